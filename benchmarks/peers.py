@@ -1,0 +1,273 @@
+"""The same three workloads on fedloom, pfl-research, Flower and a plain PyTorch loop, side by side on this machine.
+
+    python benchmarks/peers.py --install      # once: a virtual environment for each peer
+    python benchmarks/peers.py                # a table, and benchmarks/results/peers.json
+
+Contenders take turns, so that a slow minute of the machine hits all of them. Each turn is a fresh process; its first
+round is a warm-up and not counted. A peer's configurations (processes x threads) all run in the first repetition, and
+the fastest of them in the later ones. Start-up is what a process needs beyond its rounds.
+"""
+
+import argparse
+import json
+import os
+import platform
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import venv
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+HERE = Path(__file__).resolve().parent
+CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@dataclass(frozen=True)
+class Workload:
+    net: str
+    shape: tuple[int, int, int]
+    clients: int
+    cohort: int
+    samples: int  # of each client
+    batch: int
+
+    @property
+    def samples_a_round(self) -> int:
+        return self.cohort * self.samples
+
+
+WORKLOADS = {
+    "lenet32": Workload("lenet", (32, 32, 3), clients=100, cohort=10, samples=500, batch=50),
+    "cnn-small": Workload("cnn", (28, 28, 1), clients=1000, cohort=50, samples=50, batch=10),
+    "mobilenet32": Workload("mobilenet", (32, 32, 3), clients=100, cohort=10, samples=500, batch=50),
+}
+
+
+@dataclass(frozen=True)
+class Config:
+    processes: int
+    threads: int
+    channels_last: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.processes}x{self.threads}" + " channels-last" * self.channels_last
+
+
+SPLIT, THREADED = Config(CORES, 1), Config(1, CORES)
+
+
+@dataclass(frozen=True)
+class Contender:
+    script: str
+    requires: tuple[str, ...] = ()  # besides the torch that fedloom uses; without any, fedloom's own interpreter
+    configs: tuple[Config, ...] = (SPLIT, THREADED)
+    precision: str = "fp32"
+
+
+CONTENDERS = {
+    "fedloom": Contender("run_fedloom.py", configs=(SPLIT,)),
+    "fedloom-bf16": Contender("run_fedloom.py", configs=(SPLIT,), precision="bf16"),
+    "pfl": Contender("run_pfl.py", ("pfl==0.6.*",)),
+    "flower": Contender("run_flower.py", ("flwr[simulation]==1.41.*",)),
+    "torch": Contender("run_torch.py", ("numpy",), configs=(THREADED,)),
+}
+
+
+@dataclass
+class Lane:
+    """One contender in one configuration: what it has shown so far."""
+
+    name: str
+    config: Config
+    seconds: list[float] = field(default_factory=list)
+    startup: list[float] = field(default_factory=list)
+    facts: dict[str, Any] = field(default_factory=dict)
+    failure: str = ""
+
+
+def interpreter(name: str, envs: Path) -> Path:
+    if not CONTENDERS[name].requires:
+        return Path(sys.executable)
+    return envs / name / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
+
+
+def install(names: list[str], envs: Path) -> None:
+    torch = version("torch").split("+")[0]
+    for name in names:
+        if requires := CONTENDERS[name].requires:
+            venv.create(envs / name, with_pip=True)
+            pip = [interpreter(name, envs), "-m", "pip", "install", "--quiet"]
+            # torch first: what depends on it with an open range then keeps this version
+            subprocess.run([*pip, f"torch=={torch}", "numpy"], check=True)
+            subprocess.run([*pip, *requires], check=True)
+            print(f"installed {', '.join(requires)} with torch {torch} in {envs / name}")
+
+
+def dataset(load: Workload, folder: Path) -> Path:
+    """One texture a class under noise: as costly as photographs, and learnable enough to show who really trains."""
+    path = folder / f"{load.clients * load.samples}x{'x'.join(map(str, load.shape))}.npz"
+    if not path.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        draw = np.random.default_rng(0)
+        height, width, channels = load.shape
+        tiles = draw.integers(0, 192, (10, 4, 4, channels), dtype=np.uint8)
+        textures = np.tile(tiles, (1, height // 4, width // 4, 1))
+        arrays: dict[str, np.ndarray] = {}
+        for part, count in (("train", load.clients * load.samples), ("test", 200)):
+            labels = draw.integers(0, 10, count)
+            noise = draw.integers(0, 64, (count, *load.shape), dtype=np.uint8)
+            arrays |= {f"{part}_x": noise + textures[labels], f"{part}_y": labels}
+        unfinished = path.with_suffix(".tmp.npz")
+        np.savez(unfinished, **arrays)  # type: ignore[arg-type]
+        unfinished.replace(path)
+    return path
+
+
+def run(lane: Lane, load: Workload, rounds: int, envs: Path, timeout: float) -> None:
+    """One turn: a fresh process, whose result or failure is noted in the lane."""
+    contender, python = CONTENDERS[lane.name], interpreter(lane.name, envs)
+    if not python.exists():
+        lane.failure = "not installed: run with --install first"
+        return
+    scratch = tempfile.mkdtemp(prefix="peer-")
+    job = {"net": load.net, "data": str(dataset(load, envs / "data")), "clients": load.clients, "cohort": load.cohort}
+    job |= {"batch": load.batch, "rounds": rounds + 1, "precision": contender.precision, "scratch": scratch}
+    launcher: list[str] = []
+    if lane.name == "pfl" and lane.config.processes > 1:
+        launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={lane.config.processes}"]
+    settings = {"PEER_JOB": json.dumps(job | asdict(lane.config)), "FLWR_TELEMETRY_ENABLED": "0", "FLWR_HOME": scratch}
+    settings |= {"OMP_NUM_THREADS": str(lane.config.threads), "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
+    started = time.perf_counter()
+    process = subprocess.Popen(
+        [python, *launcher, HERE / "peers" / contender.script],
+        env=os.environ | settings,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        output, _ = process.communicate(timeout=timeout)
+        wall = time.perf_counter() - started
+        result = next((line for line in reversed(output.splitlines()) if line.startswith('{"seconds"')), None)
+        if process.returncode or result is None:
+            lines = [line.strip() for line in output.splitlines() if "Error" in line] or output.split("\n")[-2:]
+            lane.failure = f"exit code {process.returncode}: {' '.join(lines[-1:])[:300]}"
+            return
+        lane.facts = json.loads(result)
+        timed = lane.facts.pop("seconds")[1:]
+        lane.seconds += timed
+        lane.startup.append(wall - sum(timed) - min(timed))  # the warm-up does the work of one round, too
+    except subprocess.TimeoutExpired:
+        lane.failure = f"no result after {timeout:.0f} s"
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)  # its own session: only what this turn started
+            process.communicate()
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def fastest(lanes: list[Lane]) -> Lane | None:
+    return min((lane for lane in lanes if lane.seconds), key=lambda lane: median(lane.seconds), default=None)
+
+
+def turns(names: list[str], repeats: int, lanes: list[Lane]) -> Iterator[tuple[int, Lane]]:
+    for repeat in range(repeats):
+        for name in names:
+            mine = [lane for lane in lanes if lane.name == name]
+            keep = mine if repeat == 0 else [fastest(mine)]
+            yield from ((repeat, lane) for lane in keep if lane and not lane.failure)
+
+
+def table(load: Workload, lanes: list[Lane]) -> list[str]:
+    ours = next((lane for lane in lanes if lane.name == "fedloom" and lane.seconds), None)
+    lines = [
+        "| contender | setting | seconds a round | min–max | samples a second | start-up | times fedloom | learned |"
+    ]
+    lines += ["|---|---|---|---|---|---|---|---|"]
+    for lane in lanes:
+        if lane.failure:
+            lines.append(f"| {lane.name} | {lane.config} | failed: {lane.failure} |" + " |" * 5)
+            continue
+        middle = median(lane.seconds)
+        ratio = f"{middle / median(ours.seconds):.2f}" if ours else "–"
+        spread = f"{min(lane.seconds):.2f}–{max(lane.seconds):.2f}"
+        lines.append(
+            f"| {lane.name} | {lane.config} | {middle:.2f} | {spread} | {load.samples_a_round / middle:,.0f} "
+            f"| {median(lane.startup):.1f} s | {ratio} | {lane.facts['accuracy']:.0%} |"
+        )
+    peer = fastest([lane for lane in lanes if not lane.name.startswith("fedloom")])
+    if peer and ours:
+        times = median(peer.seconds) / median(ours.seconds)
+        lines += ["", f"The fastest peer, {peer.name} {peer.config}, takes {times:.2f} times as long as fedloom."]
+    if len(sizes := {lane.facts["parameters"] for lane in lanes if lane.facts}) > 1:
+        lines += ["", f"Not the same net everywhere: {sorted(sizes)} parameters."]
+    return lines
+
+
+def machine() -> dict[str, Any]:
+    info = Path("/proc/cpuinfo")
+    models = (
+        [line.split(":")[1].strip() for line in info.read_text().splitlines() if "model name" in line]
+        if info.exists()
+        else []
+    )
+    return {"cpu": models[0] if models else platform.processor(), "cores": CORES, "python": platform.python_version()}
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--install", action="store_true", help="make the peers' environments, then stop")
+    parser.add_argument("--workloads", nargs="+", choices=WORKLOADS, default=list(WORKLOADS))
+    chosen = [name for name in CONTENDERS if name != "fedloom-bf16"]
+    parser.add_argument("--contenders", "--only", nargs="+", choices=CONTENDERS, default=chosen)
+    parser.add_argument("--precision", choices=["fp32", "bf16"], default="fp32", help="bf16 adds fedloom in bfloat16")
+    parser.add_argument("--repeats", type=int, default=3, help="turns of each contender")
+    parser.add_argument("--rounds", type=int, default=3, help="timed rounds in a turn")
+    parser.add_argument("--timeout", type=float, default=1800, help="seconds that a turn may take")
+    parser.add_argument("--envs", type=Path, default=Path.home() / ".cache" / "fedloom-peers")
+    parser.add_argument("--out", type=Path, default=HERE / "results" / "peers.json")
+    options = parser.parse_args()
+    if options.precision == "bf16" and "fedloom-bf16" not in options.contenders:
+        options.contenders.insert(0, "fedloom-bf16")
+    return options
+
+
+def main() -> None:
+    options = arguments()
+    if options.install:
+        install(options.contenders, options.envs)
+        return
+    results: dict[str, Any] = {
+        "machine": machine(),
+        "rounds": options.rounds,
+        "repeats": options.repeats,
+        "workloads": {},
+    }
+    for key in options.workloads:
+        load = WORKLOADS[key]
+        lanes = [Lane(name, config) for name in options.contenders for config in CONTENDERS[name].configs]
+        for repeat, lane in turns(options.contenders, options.repeats, lanes):
+            run(lane, load, options.rounds, options.envs, options.timeout)
+            shown = lane.failure or " ".join(f"{s:.2f}" for s in lane.seconds[-options.rounds :])
+            print(
+                f"{key} {repeat + 1}/{options.repeats} {lane.name} {lane.config}: {shown}", file=sys.stderr, flush=True
+            )
+        print("\n".join(["", f"## {key}", "", *table(load, lanes)]), flush=True)
+        results["workloads"][key] = asdict(load) | {"contenders": [asdict(lane) for lane in lanes]}
+        options.out.parent.mkdir(parents=True, exist_ok=True)
+        options.out.write_text(json.dumps(results, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

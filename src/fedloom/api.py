@@ -1,0 +1,72 @@
+"""What the command line does, as Python functions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from fedloom.compare import CellWatcher, Comparison, Tuning, compare_cells, plan
+from fedloom.engine.folder import RunFolder
+from fedloom.measure.personal import Personal, Tuned, fine_tune, restore_finished, store
+from fedloom.methods import Method, Part
+from fedloom.recipe import Recipe, read_recipe, recipe
+from fedloom.run import Run, Watcher, federation, resume, start
+
+
+def run(
+    given: Recipe | str | Path | Mapping[str, Any] | None = None, *, watcher: Watcher | None = None, **fields: Any
+) -> Run:
+    """Run an experiment: `run(data="digits", split="shards:2", method="scaffold + fn", rounds=50)`.
+
+    The first argument may be a recipe, its fields or a YAML file; keywords go over it. `run(resume="runs/x")` carries
+    on an interrupted run.
+    """
+    if "resume" in fields:
+        return resume(fields.pop("resume"), watcher, fields.pop("lanes", None))
+    return start(recipe(gather(given, fields)), watcher)
+
+
+def gather(given: Recipe | str | Path | Mapping[str, Any] | None, fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a recipe and what is laid over them."""
+    if isinstance(given, Recipe):
+        found = given.model_dump()
+    elif isinstance(given, str | Path):
+        found = read_recipe(given)
+    else:
+        found = dict(given or {})
+    if isinstance(fields.get("method"), Method | Part):
+        fields = {**fields, "method": str(fields["method"])}
+    if isinstance(fields.get("data"), str) and isinstance(found.get("data"), dict):
+        fields = {**fields, "data": {**found["data"], "name": fields["data"]}}
+    return {**found, **fields}
+
+
+def personalize(
+    path: str | Path | Run,
+    part: Tuned = "full",
+    epochs: int = 5,
+    lr: float = 0.001,
+    done: Callable[[int], None] | None = None,
+) -> Personal:
+    """Fine-tune every client of a finished run; the outcome is also stored in its folder."""
+    folder = RunFolder(path.path if isinstance(path, Run) else path)
+    experiment = folder.experiment()
+    with federation(experiment, folder) as fed:
+        restore_finished(fed, folder)
+        outcome = fine_tune(fed, part, epochs, lr, done)
+    store(folder, outcome)
+    return outcome
+
+
+def compare(
+    methods: str | list[str],
+    seeds: int = 1,
+    *,
+    given: Recipe | str | Path | Mapping[str, Any] | None = None,
+    tuning: Tuning | None = None,
+    watcher: CellWatcher | None = None,
+    **fields: Any,
+) -> Comparison:
+    """Run several methods on the same clients: `compare("fedavg; fn @ lr=0.3", seeds=3, data="digits", rounds=20)`."""
+    return compare_cells(plan(methods, seeds, gather(given, fields)), tuning, watcher)

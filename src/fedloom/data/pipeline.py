@@ -1,0 +1,84 @@
+"""From a batch of uint8 images to a network's input: crop, flip and normalise on the whole batch at once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal, get_args
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from fedloom.data.normalize import normalization
+from fedloom.data.sets import ImageSet
+from fedloom.errors import FedloomError
+
+Augment = Literal["none", "flip", "crop+flip"]
+PADDING = 4  # of the random crop, on each side
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """Called with uint8 B,H,W,C it returns float32 B,C,H,W in channels-last memory, (x / scale - mean) / std."""
+
+    scale: float
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    augment: Augment = "none"
+
+    def __post_init__(self) -> None:
+        if self.augment not in get_args(Augment):
+            raise FedloomError(f"augment is {self.augment!r}; allowed are {', '.join(get_args(Augment))}")
+
+    @classmethod
+    def of(cls, images: ImageSet, normalize: object = "set", augment: Augment = "none") -> Pipeline:
+        mean, std = normalization(normalize, images)
+        return cls(images.scale, mean, std, augment)
+
+    def __call__(self, x: Tensor, generator: torch.Generator | None) -> Tensor:
+        """With a generator, augmented by its draws; without, as for evaluation."""
+        if generator is not None and self.augment != "none":
+            x = _crop_and_flip(x, PADDING if self.augment == "crop+flip" else 0, generator)
+        batch, height, width, channels = x.shape
+        factor, shift = _line(self.scale, self.mean, self.std, height * width)
+        # A batch is a matrix here, since a row of thousands of numbers is vectorised and a pixel of three is not:
+        # 0.05 ms against 0.4 for 50 images of 32 x 32 x 3 on one core.
+        flat = torch.addcmul(shift, x.reshape(batch, len(factor)).float(), factor)
+        return flat.view(batch, height, width, channels).permute(0, 3, 1, 2)
+
+
+@lru_cache(maxsize=32)
+def _line(scale: float, mean: tuple[float, ...], std: tuple[float, ...], pixels: int) -> tuple[Tensor, Tensor]:
+    """(x / scale - mean) / std as factor * x + shift, for every number of an image."""
+    deviation = torch.tensor(std, dtype=torch.float64)
+    factor = 1 / (scale * deviation)
+    shift = -torch.tensor(mean, dtype=torch.float64) / deviation
+    return factor.float().repeat(pixels), shift.float().repeat(pixels)
+
+
+def _crop_and_flip(x: Tensor, padding: int, generator: torch.Generator) -> Tensor:
+    """Each image mirrored or not, then a window of its own out of it with a border of zeros: one gather.
+
+    Every window of the plain and the mirrored images is a view with strides, and numpy's indexing copies the chosen
+    ones in whole rows: 0.17 ms for 50 images of 32 x 32 x 3 on one core, where torch's indexing of the same view took
+    0.3, index_select of single pixels 0.3 to 0.5 and indexing by image, row and column 1.7.
+    """
+    batch, height, width, channels = x.shape
+    sides = np.zeros((2, batch, height + 2 * padding, width + 2 * padding, channels), np.uint8)
+    inner = sides[:, :, padding : padding + height, padding : padding + width]
+    inner[0] = x.numpy()
+    inner[1] = x.flip(2).numpy()  # torch reverses pixels of few channels by vectors, numpy one by one
+
+    places = 2 * padding + 1
+    side = torch.randint(2, (batch,), generator=generator).numpy()
+    top, left = torch.randint(places, (2, batch), generator=generator).numpy()
+    image, row, pixel = sides.strides[1:4]
+    windows: npt.NDArray[np.uint8] = np.ndarray(
+        shape=(2, batch, places, places, height, width * channels),
+        strides=(sides.strides[0], image, row, pixel, row, 1),
+        dtype=np.uint8,
+        buffer=sides,
+    )
+    return torch.from_numpy(windows[side, np.arange(batch), top, left]).view(batch, height, width, channels)

@@ -1,0 +1,57 @@
+"""Where image sets come from: the text of `data` is turned into a source, whose content is read only when needed."""
+
+from __future__ import annotations
+
+import os
+from difflib import get_close_matches
+from pathlib import Path
+
+from fedloom.data.sources.digits import digits
+from fedloom.data.sources.folder import folder
+from fedloom.data.sources.hub import hub
+from fedloom.data.sources.npz import npz
+from fedloom.data.sources.source import Source
+from fedloom.errors import FedloomError
+
+FORMS = "digits, NAME (for $FEDLOOM_DATA/NAME.npz), PATH.npz, folder:PATH or hf:owner/name"
+
+
+def find(text: str) -> Source:
+    text = text.strip()
+    kind, colon, rest = text.partition(":")
+    if text == "digits":
+        return digits()
+    if kind == "hf" and colon:
+        return hub(rest)
+    if kind == "folder" and colon:
+        return folder(rest)
+    if text.endswith(".npz"):
+        return npz(Path(text).expanduser())
+    if not text or not set(text).isdisjoint("/\\:"):
+        raise FedloomError(f"data {text!r} is not understood; allowed is {FORMS}")
+    return npz(_named(text))
+
+
+def named() -> dict[str, Path]:
+    """The sets in $FEDLOOM_DATA by name; none when it is not set."""
+    root = os.environ.get("FEDLOOM_DATA")
+    found = sorted(Path(root).expanduser().glob("*.npz")) if root else []
+    return {path.stem: path for path in found if path.is_file()}
+
+
+def _named(name: str) -> Path:
+    known = named()
+    if name in known:
+        return known[name]
+    near = get_close_matches(name, ["digits", *known], n=1)
+    hint = f"; did you mean {near[0]}?" if near else ""
+    root = os.environ.get("FEDLOOM_DATA")
+    if not root:
+        raise FedloomError(
+            f"data {name!r} is not bundled and FEDLOOM_DATA is not set{hint or ';'} "
+            f"Set FEDLOOM_DATA to the folder that holds {name}.npz, or use {FORMS}"
+        )
+    there = ", ".join(known) or "no npz file"
+    raise FedloomError(
+        f"data {name!r} is not in FEDLOOM_DATA ({root}), which holds {there}{hint or '.'} Allowed is {FORMS}"
+    )

@@ -1,0 +1,32 @@
+"""Every client holds a random sample of all images: a permutation cut into parts whose sizes differ by at most one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from fedloom.data.splits.partition import Index, Partition, offsets_of
+from fedloom.data.splits.scheme import Request, Scheme, register
+
+
+@register
+@dataclass(frozen=True)
+class Iid(Scheme):
+    name: ClassVar[str] = "iid"
+    summary: ClassVar[str] = "a random permutation cut into nearly equal parts"
+    example: ClassVar[str] = "iid"
+
+    def deal(self, request: Request) -> Partition:
+        test = np.arange(len(request.test_y))
+        return Partition(
+            request.generator("iid", "train").permutation(request.pool),
+            _even(len(request.pool), request.clients),
+            request.generator("iid", "test").permutation(test),
+            _even(len(test), request.clients),
+        )
+
+
+def _even(count: int, clients: int) -> Index:
+    return offsets_of(count // clients + (np.arange(clients) < count % clients))

@@ -1,0 +1,110 @@
+"""Who holds what: the training and test images of every client as two flat index arrays with offsets."""
+
+from __future__ import annotations
+
+import os
+import uuid
+import zipfile
+import zlib
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from fedloom.data.sets import ImageSet
+from fedloom.errors import FedloomError
+
+Index = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Partition:
+    """Client k holds train_index[train_offsets[k]:train_offsets[k + 1]], and likewise of the test images."""
+
+    train_index: Index
+    train_offsets: Index
+    test_index: Index
+    test_offsets: Index
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            values = np.asarray(getattr(self, field.name))
+            if values.ndim != 1 or values.dtype.kind not in "iu":
+                raise FedloomError(
+                    f"partition: {field.name} is {values.dtype} of shape {values.shape}, not a list of integers"
+                )
+            object.__setattr__(self, field.name, np.ascontiguousarray(values, dtype=np.int64))
+        for part in ("train", "test"):
+            index, offsets = getattr(self, f"{part}_index"), getattr(self, f"{part}_offsets")
+            if len(offsets) < 2 or offsets[0] != 0 or offsets[-1] != len(index) or (np.diff(offsets) < 0).any():
+                raise FedloomError(
+                    f"partition: {part}_offsets must rise from 0 to the length of {part}_index, {len(index)}"
+                )
+            if len(index) and index.min() < 0:
+                raise FedloomError(f"partition: {part}_index holds {index.min()}; an index is 0 or more")
+        if len(self.train_offsets) != len(self.test_offsets):
+            raise FedloomError("partition: train_offsets and test_offsets are for different numbers of clients")
+
+    @property
+    def clients(self) -> int:
+        return len(self.train_offsets) - 1
+
+    def train(self, client: int) -> Index:
+        return _slice(self.train_index, self.train_offsets, client)
+
+    def test(self, client: int) -> Index:
+        return _slice(self.test_index, self.test_offsets, client)
+
+    def save(self, path: str | Path) -> None:
+        """The file appears whole or not at all."""
+        path = Path(path)
+        draft = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+        try:
+            with draft.open("wb") as file:
+                np.savez(file, **{field.name: getattr(self, field.name) for field in fields(self)})
+                file.flush()
+                os.fsync(file.fileno())
+            draft.replace(path)
+        finally:
+            draft.unlink(missing_ok=True)
+
+    @classmethod
+    def load(cls, path: str | Path, images: ImageSet | None = None) -> Partition:
+        """Checked in itself, and against the images when they are given."""
+        names = [field.name for field in fields(cls)]
+        try:
+            with Path(path).open("rb") as file:
+                archive = np.load(file, allow_pickle=False)
+                partition = cls(*(archive[name] for name in names))
+        except FedloomError as error:
+            raise FedloomError(f"{path}: {error}") from error
+        except (OSError, EOFError, ValueError, KeyError, IndexError, zipfile.BadZipFile, zlib.error) as error:
+            raise FedloomError(
+                f"{path} is not a partition ({error}); expected is an npz file with {', '.join(names)}"
+            ) from error
+        if images is not None:
+            for part, index, count in (
+                ("train", partition.train_index, len(images.train_y)),
+                ("test", partition.test_index, len(images.test_y)),
+            ):
+                if len(index) and index.max() >= count:
+                    raise FedloomError(
+                        f"{path}: {part}_index holds {index.max()}, but {images.name} has {count} {part} images"
+                    )
+        return partition
+
+
+def offsets_of(sizes: npt.NDArray[np.integer]) -> Index:
+    return np.concatenate(([0], np.cumsum(sizes, dtype=np.int64)))
+
+
+def by_owner(index: Index, owner: Index, clients: int) -> tuple[Index, Index]:
+    """The flat form of `owner[i] holds index[i]`: grouped by owner, in the given order within each."""
+    return index[np.argsort(owner, kind="stable")], offsets_of(np.bincount(owner, minlength=clients))
+
+
+def _slice(index: Index, offsets: Index, client: int) -> Index:
+    if not 0 <= client < len(offsets) - 1:
+        raise IndexError(f"client {client} of {len(offsets) - 1}")
+    return index[offsets[client] : offsets[client + 1]]

@@ -1,0 +1,99 @@
+"""Sharding: every client holds S shards, each of one class, so at most S classes (McMahan et al. 2017; as in FedBABU).
+
+With N clients and C classes the images of each class, in file order, are cut into SN/C consecutive shards; left-over
+images at the end go one each to the first shards. The table [0..C-1] * (SN/C) is shuffled and reshaped to N x S: row k
+names the classes of client k, one of which may come twice. Each entry takes a random remaining shard of its class. The
+test images are cut by the same table, so a client is tested on the classes it trains on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import gcd
+from typing import ClassVar
+
+import numpy as np
+
+from fedloom.data.splits.partition import Index, Partition, by_owner
+from fedloom.data.splits.scheme import Request, Scheme, register
+from fedloom.errors import FedloomError
+
+
+@register
+@dataclass(frozen=True)
+class Shards(Scheme):
+    shards: int
+
+    name: ClassVar[str] = "shards"
+    summary: ClassVar[str] = "each client holds S equal shards, each of a single class"
+    paper: ClassVar[str] = "McMahan et al. 2017"
+    example: ClassVar[str] = "shards:2"
+
+    def __post_init__(self) -> None:
+        if self.shards < 1:
+            raise FedloomError(f"split shards:{self.shards}: a client holds at least one shard; write {self.example}")
+
+    def deal(self, request: Request) -> Partition:
+        shards_a_class = self._shards_a_class(request)
+        table = np.tile(np.arange(request.classes), shards_a_class)
+        request.generator("shards", "classes").shuffle(table)
+        train_y = request.train_y[request.pool]
+        train, train_offsets = self._part(request, "train", table, train_y)
+        test, test_offsets = self._part(request, "test", table, request.test_y)
+        return Partition(request.pool[train], train_offsets, test, test_offsets)
+
+    def _part(self, request: Request, part: str, table: Index, y: Index) -> tuple[Index, Index]:
+        """Places in y by client; entry e of the flat table belongs to client e // S."""
+        shards_a_class = len(table) // request.classes
+        # Popping a random remaining shard at each entry of a class is a random order of the shards of that class.
+        ranks = np.tile(np.arange(shards_a_class), (request.classes, 1))
+        shard = request.generator("shards", part).permuted(ranks, axis=1)
+        entry_of = np.empty((request.classes, shards_a_class), np.int64)  # by class and shard
+        np.put_along_axis(entry_of, shard, np.argsort(table, kind="stable").reshape(request.classes, -1), axis=1)
+
+        order = np.argsort(y, kind="stable")  # by class, in file order
+        counts = np.bincount(y, minlength=request.classes)
+        rank = np.arange(len(y)) - np.repeat(np.cumsum(counts) - counts, counts)
+        size = (counts // shards_a_class)[y[order]]
+        whole = size * shards_a_class
+        shard_of = np.where(rank < whole, rank // np.maximum(size, 1), rank - whole)
+        entry = entry_of[y[order], shard_of]
+
+        # Grouping by entry also groups by client, and keeps a client's shards in the order of its row.
+        index, offsets = by_owner(order, entry, len(table))
+        return index, offsets[:: self.shards]
+
+    def _shards_a_class(self, request: Request) -> int:
+        clients, classes = request.clients, request.classes
+        counts = np.bincount(request.train_y[request.pool], minlength=classes)
+        most = int(counts.min())  # shards a class
+        total = self.shards * clients
+        if total % classes == 0 and total // classes <= most:
+            return total // classes
+        advice = _advice(
+            f"shards:{self.shards} with",
+            "clients",
+            clients,
+            classes // gcd(self.shards, classes),
+            most * classes // self.shards,
+        ) + _advice(
+            f"{clients} clients with",
+            "shards each",
+            self.shards,
+            classes // gcd(clients, classes),
+            most * classes // clients,
+        )
+        if total % classes:
+            fault = f"{total} shards cannot be dealt evenly from {classes} classes"
+        else:
+            scarce = int(counts.argmin())
+            fault = f"class {scarce} has {most} training images for {total // classes} shards"
+        instead = " or ".join(advice) or "a set with more images of each class, or another split"
+        raise FedloomError(f"split {self} with {clients} clients: {fault}; what works is {instead}")
+
+
+def _advice(before: str, what: str, value: int, step: int, most: int) -> list[str]:
+    """The multiples of step nearest to value from below and above that are not more than most."""
+    below = min(value, most) // step * step
+    near = [number for number in (below, below + step) if 0 < number <= most]
+    return [f"{before} {' or '.join(map(str, near))} {what}"] if near else []

@@ -1,0 +1,1 @@
+"""The engine: one local loop, one round loop, and where they run."""

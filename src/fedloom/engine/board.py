@@ -1,0 +1,40 @@
+"""The memory that the main process and its lanes share: broadcast, uploads, clients' memory, test results.
+
+Each client of a cohort has a row to send and a row to remember in; lanes write there, the main process reads. Nothing is
+copied through pipes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from fedloom.engine.arena import shared
+from fedloom.engine.local import Views
+from fedloom.engine.setup import Experiment
+
+
+class Board:
+    def __init__(self, experiment: Experiment, rows: int) -> None:
+        self.down_row = shared(experiment.messages.down.nbytes)
+        self.down = experiment.messages.down.views(self.down_row)
+        self._up, self._memory = experiment.messages.up, experiment.messages.memory
+        self.up_rows = shared(rows * experiment.messages.up.nbytes).view(rows, experiment.messages.up.nbytes)
+        self.memory_rows = shared(rows * experiment.messages.memory.nbytes).view(
+            rows, experiment.messages.memory.nbytes
+        )
+        self.message_row = shared(experiment.messages.message.nbytes)
+        self.message = experiment.messages.message.views(self.message_row)
+        self.hits = shared(len(experiment.images.test_y) + len(experiment.validation)).view(torch.bool)
+
+    def up(self, row: int) -> dict[str, Tensor]:
+        return self._up.views(self.up_rows[row])
+
+    def views(self, row: int) -> Views:
+        return Views(self.down, self.up(row), self._memory.views(self.memory_rows[row]))
+
+    def broadcast(self, tensors: Mapping[str, Tensor]) -> None:
+        for name, view in self.down.items():
+            view.copy_(tensors[name])

@@ -1,0 +1,70 @@
+"""Checkpoints: the state of the server after a round, with a checksum; two are kept, a damaged newest one is passed over."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch import Tensor
+
+from fedloom.engine.files import read_tensors, write_tensors
+from fedloom.engine.memory import ClientMemory
+from fedloom.engine.state import State
+from fedloom.errors import FedloomError
+
+KEPT = 2
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    round: int
+    tensors: dict[str, Tensor]
+
+    @property
+    def manifest(self) -> dict[str, Tensor]:
+        return {"clients": self.tensors["clients"], "versions": self.tensors["versions"]}
+
+
+def save(folder: Path, state: State, memory: ClientMemory, recipe_digest: str) -> None:
+    tensors = {**state.tensors(), **memory.checkpoint(state.round)}
+    metadata = {"round": str(state.round), "recipe": recipe_digest}
+    write_tensors(_path(folder, state.round), tensors, metadata, durable=True)
+    for path in _found(folder)[KEPT:]:
+        path.unlink()
+
+
+def restore(folder: Path, state: State, memory: ClientMemory, recipe_digest: str) -> list[str]:
+    """Bring state and memory to the newest sound checkpoint, if there is any; returns what had to be passed over."""
+    passed: list[str] = []
+    sound: list[Checkpoint] = []
+    for path in _found(folder):
+        try:
+            tensors, metadata = read_tensors(path)
+        except FedloomError as error:
+            passed.append(str(error))
+            path.unlink()
+            continue
+        if metadata.get("recipe") != recipe_digest:
+            raise FedloomError(f"{path} belongs to another recipe than the folder's recipe.yaml")
+        sound.append(Checkpoint(int(metadata["round"]), tensors))
+    while sound:
+        newest = sound.pop(0)
+        try:
+            memory.restore(newest.manifest, newest.round, [older.manifest for older in sound])
+        except FedloomError as error:
+            passed.append(str(error))
+            _path(folder, newest.round).unlink()
+            continue
+        state.load(newest.tensors, newest.round)
+        return passed
+    memory.clear()
+    return passed
+
+
+def _path(folder: Path, round: int) -> Path:
+    return folder / f"round-{round:06d}.safetensors"
+
+
+def _found(folder: Path) -> list[Path]:
+    """Newest first."""
+    return sorted(folder.glob("round-*.safetensors"), reverse=True)

@@ -1,0 +1,321 @@
+"""The one local loop: what a client does between broadcast and upload. Every method runs through it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fedloom.engine.arena import scoped
+from fedloom.keys import torch_generator
+from fedloom.methods.part import Part
+from fedloom.methods.seen import Batch, Phase, Slots
+from fedloom.nets import Net
+
+if TYPE_CHECKING:
+    from fedloom.engine.worker import Worker
+
+Loss = Callable[[Batch], Tensor]
+PREPARED_BYTES = 64 << 20  # a client's images are turned into floats once a round if they need no more than this
+
+
+@dataclass(frozen=True)
+class Views:
+    """The tensors of one client's messages, wherever they lie."""
+
+    down: Mapping[str, Tensor]
+    up: Mapping[str, Tensor]
+    memory: Mapping[str, Tensor]
+
+
+class Said:
+    """What a net says of a batch, without gradient: features at once, logits when asked for."""
+
+    def __init__(self, net: Net, x: Tensor) -> None:
+        self._net = net
+        with torch.no_grad():
+            self.features = net.features(x)
+        self._logits: Tensor | None = None
+
+    @property
+    def logits(self) -> Tensor:
+        if self._logits is None:
+            with torch.no_grad():
+                self._logits = self._net.head(self.features)
+        return self._logits
+
+
+class LocalBatch:
+    """A batch in the loop: the forward pass is made when features or logits are first asked for, once."""
+
+    def __init__(self, job: ClientJob, x: Tensor, y: Tensor) -> None:
+        self.x, self.y = x, y
+        self.client: Scope
+        self._job = job
+        self._features: Tensor | None = None
+        self._logits: Tensor | None = None
+        self._teachers: dict[tuple[str, str], Said] = {}
+
+    @property
+    def features(self) -> Tensor:
+        if self._features is None:
+            self._features = self._job.worker.net.features(self.x)
+        return self._features
+
+    @property
+    def logits(self) -> Tensor:
+        if self._logits is None:
+            self._logits = self._job.worker.net.head(self.features)
+        return self._logits
+
+    @property
+    def counts(self) -> Tensor:
+        return self._job.counts
+
+    def teacher(self, name: str = "global") -> Said:
+        """Of the weights that the round began with ("global"), or of a whole storage kept in this part's memory."""
+        key = ("", name) if name == "global" else (self.client.name, name)
+        if key not in self._teachers:
+            self._teachers[key] = Said(self._job.teacher(key), self.x)
+        return self._teachers[key]
+
+
+class Scope:
+    """A client as one part sees it: that part's memory, broadcast and upload, and nobody else's."""
+
+    def __init__(self, job: ClientJob, part: Part, views: Views) -> None:
+        self._job = job
+        self.name = part.name
+        self.round, self.samples = job.round, job.samples
+        self.momentum = job.worker.experiment.recipe.momentum
+        self.generator = job.generator
+        self.memory = Slots(scoped(views.memory, part.name), f"{part.name}: client memory")
+        self.broadcast = Slots(scoped(views.down, part.name), f"{part.name}: broadcast")
+        self.upload = Slots(scoped(views.up, part.name), f"{part.name}: upload")
+        self.w, self.start = job.w, job.start
+
+    @property
+    def lr(self) -> float:
+        return self._job.lr
+
+    @property
+    def steps(self) -> int:
+        return self._job.exchanged_steps
+
+    @property
+    def counts(self) -> Tensor:
+        return self._job.counts
+
+    def gradient_of(self, loss: Loss | None = None, at: Tensor | None = None, batch: Batch | None = None) -> Tensor:
+        return self._job.gradient_of(self, loss, at, batch)
+
+    def another(self) -> Batch:
+        batch = self._job.draw()
+        batch.client = self
+        return batch
+
+    def train(
+        self, epochs: int, *, regions: tuple[str, ...] = (), lr: float | None = None, penalty: Loss | None = None
+    ) -> None:
+        self._job.run([Phase(epochs, regions)], lr=lr, penalty=penalty, by=self)
+
+    def over(self) -> Iterator[Batch]:
+        return self._job.over(self)
+
+
+@dataclass(frozen=True)
+class Drive:
+    """How a stretch of steps is made."""
+
+    stretches: list[slice]  # of the vector, that are trained
+    lr: float
+    exchanged: bool  # whether they hold anything that is exchanged
+    plain: bool  # the method's loss, without its corrections
+    penalty: Loss | None  # a further term, asked for by a part
+    by: Scope | None
+
+
+class ClientJob:
+    """One client at work: its data, its generator, its place in the loop."""
+
+    def __init__(self, worker: Worker, client: int, round: int, views: Views, purpose: str = "local") -> None:
+        experiment = worker.experiment
+        self.worker, self.round = worker, round
+        self.recipe = experiment.recipe
+        self.lr = self.recipe.rate(max(round, 1))
+        self.index = torch.from_numpy(experiment.partition.train(client))
+        self.samples = len(self.index)
+        self.y = experiment.images.train_y[self.index].to(worker.device)
+        self._counts: Tensor | None = None
+        self._prepared: Tensor | None = None
+        self.generator = torch_generator(self.recipe.seed, purpose, round, client)
+        worker.start.copy_(worker.weights.storage)
+        worker.velocity.zero_()
+        self.w = worker.weights.vector[: worker.layout.exchanged]
+        self.start = worker.start[: worker.layout.exchanged]
+        self.exchanged_steps = self.all_steps = 0
+        self.loss = torch.zeros((), device=worker.device)
+        self.views = views
+        self.scopes = {part.name: Scope(self, part, views) for part in experiment.method.parts}
+        self._taught: set[tuple[str, str]] = set()
+
+    @property
+    def counts(self) -> Tensor:
+        if self._counts is None:
+            self._counts = torch.bincount(self.y, minlength=self.worker.experiment.images.classes).float()
+        return self._counts
+
+    def mean_loss(self) -> float:
+        return float(self.loss) / max(self.all_steps, 1)
+
+    # the loop
+
+    def run(
+        self,
+        phases: Sequence[Phase],
+        *,
+        lr: float | None = None,
+        penalty: Loss | None = None,
+        by: Scope | None = None,
+        names: Sequence[str] | None = None,
+        plain: bool = False,
+    ) -> None:
+        """Epochs over the client's shuffled samples. `plain`: the method's loss, without its corrections."""
+        worker = self.worker
+        for phase in phases:
+            trained = worker.layout.trainable(*phase.regions) if names is None else list(names)
+            stretches = worker.weights.train_only(trained)
+            if not stretches:
+                continue
+            exchanged = stretches[0].start < worker.layout.exchanged
+            drive = Drive(stretches, self.lr if lr is None else lr, exchanged, plain, penalty, by)
+            worker.net.train()
+            for _ in range(phase.epochs):
+                for batch in self.epoch():
+                    self.step(batch, drive)
+                    self.all_steps += 1
+                    self.exchanged_steps += exchanged
+
+    def step(self, batch: LocalBatch, drive: Drive) -> None:
+        """Forward, backward or the one `gradient` hook, corrections, clipping, then SGD as torch does it."""
+        worker, recipe = self.worker, self.recipe
+        w, g = worker.weights.vector, worker.weights.gradient
+        if worker.gradient is not None and not drive.plain:
+            scope = self.scopes[worker.gradient.name]
+            batch.client = scope
+            g[: len(self.w)].copy_(worker.gradient.gradient(scope, batch))
+        else:
+            self.backward(lambda: self.total(batch, drive), drive.stretches)
+        with torch.no_grad():
+            if drive.exchanged and not drive.plain:
+                for part in worker.corrections:
+                    part.correct(g[: len(self.w)], self.scopes[part.name])
+            if recipe.clip is not None:
+                _clip([g[s] for s in drive.stretches], recipe.clip)
+            for s in drive.stretches:
+                move = g[s]
+                if recipe.weight_decay:
+                    move.add_(w[s], alpha=recipe.weight_decay)
+                if recipe.momentum:
+                    move = worker.velocity[s].mul_(recipe.momentum).add_(move)
+                w[s].add_(move, alpha=-drive.lr)
+
+    def backward(self, loss: Callable[[], Tensor], stretches: list[slice]) -> None:
+        """The one backward pass: leaves the gradient in the flat vector."""
+        for s in stretches:
+            self.worker.weights.gradient[s].zero_()
+        with self.worker.autocast():
+            value = loss()
+        torch.autograd.backward(value)
+        self.loss += value.detach()
+
+    def total(self, batch: LocalBatch, drive: Drive | None = None) -> Tensor:
+        """Objective, then penalties in the order of the sum."""
+        worker = self.worker
+        if worker.objective is None:
+            loss = F.cross_entropy(batch.logits, batch.y)
+        else:
+            batch.client = self.scopes[worker.objective.name]
+            loss = worker.objective.objective(batch)
+        for part in worker.penalties:
+            batch.client = self.scopes[part.name]
+            term, share = part.penalty(batch), part.mix
+            loss = loss + term if share is None else share * loss + (1 - share) * term
+        if drive is None or drive.penalty is None or drive.by is None:
+            return loss
+        batch.client = drive.by
+        return loss + drive.penalty(batch)
+
+    def gradient_of(self, scope: Scope, loss: Loss | None, at: Tensor | None, batch: Batch | None) -> Tensor:
+        """The gradient of what is trained, at these weights or at others; the weights are put back."""
+        vector, here = self.worker.weights.vector, None
+        chosen = self.draw() if batch is None else LocalBatch(self, batch.x, batch.y)
+        chosen.client = scope
+        with torch.no_grad():
+            if at is not None:
+                here = vector.clone()
+                vector[: len(at)].copy_(at)
+        with torch.enable_grad():
+            stretches = [slice(0, self.worker.layout.trained)]
+            self.backward((lambda: self.total(chosen)) if loss is None else (lambda: loss(chosen)), stretches)
+        with torch.no_grad():
+            if here is not None:
+                vector.copy_(here)
+        return self.worker.weights.gradient[: len(self.w)].clone()
+
+    # data
+
+    def epoch(self) -> Iterator[LocalBatch]:
+        size = self.samples if self.recipe.batch == "full" else self.recipe.batch
+        order = torch.randperm(self.samples, generator=self.generator)
+        for begin in range(0, self.samples, size):
+            yield self.batch(order[begin : begin + size], augment=True)
+
+    def draw(self) -> LocalBatch:
+        size = self.samples if self.recipe.batch == "full" else min(self.recipe.batch, self.samples)
+        return self.batch(torch.randperm(self.samples, generator=self.generator)[:size], augment=True)
+
+    def over(self, scope: Scope) -> Iterator[Batch]:
+        self.worker.net.eval()
+        with torch.no_grad():
+            for begin in range(0, self.samples, self.recipe.eval_batch):
+                chosen = torch.arange(begin, min(begin + self.recipe.eval_batch, self.samples))
+                batch = self.batch(chosen, augment=False)
+                batch.client = scope
+                yield batch
+
+    def batch(self, chosen: Tensor, augment: bool) -> LocalBatch:
+        experiment = self.worker.experiment
+        y = self.y[chosen]
+        if self.recipe.augment != "none" and augment:
+            raw = experiment.images.train_x[self.index[chosen]]
+            return LocalBatch(self, experiment.pipeline(raw, self.generator).to(self.worker.device), y)
+        if self._prepared is None and self.samples * experiment.images.train_x[0].numel() * 4 <= PREPARED_BYTES:
+            floats = experiment.pipeline(experiment.images.train_x[self.index], None)
+            self._prepared = floats.permute(0, 2, 3, 1).contiguous().to(self.worker.device)
+        if self._prepared is not None:
+            return LocalBatch(self, self._prepared[chosen].permute(0, 3, 1, 2), y)
+        return LocalBatch(
+            self, experiment.pipeline(experiment.images.train_x[self.index[chosen]], None).to(self.worker.device), y
+        )
+
+    # teachers
+
+    def teacher(self, key: tuple[str, str]) -> Net:
+        """The net of a teacher, loaded once a client."""
+        net, weights = self.worker.teacher(key)
+        if key not in self._taught:
+            weights.load(self.worker.start if key[1] == "global" else self.views.memory[".".join(key)])
+            self._taught.add(key)
+        return net
+
+
+def _clip(pieces: list[Tensor], largest: float) -> None:
+    norm = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(piece) for piece in pieces]))
+    factor = (largest / (norm + 1e-6)).clamp(max=1.0)
+    for piece in pieces:
+        piece.mul_(factor)

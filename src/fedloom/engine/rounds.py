@@ -1,0 +1,186 @@
+"""The one round loop: sample clients, broadcast, train locally, combine. Every method runs through it."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from fedloom.engine.board import Board
+from fedloom.engine.lanes import Job, Lanes, Report
+from fedloom.engine.memory import ClientMemory
+from fedloom.engine.server import RoundServer, Upload, flaw, weighted_sum
+from fedloom.engine.setup import Experiment
+from fedloom.engine.state import State
+from fedloom.errors import FedloomError
+from fedloom.keys import numpy_generator
+
+Progress = Callable[[int], None]  # called with the number of clients done in this round
+
+
+@dataclass
+class Federation:
+    """A server with its lanes: `round()` makes one round and leaves a consistent state behind, or an untouched one."""
+
+    experiment: Experiment
+    state: State
+    memory: ClientMemory
+    board: Board
+    lanes: Lanes
+    progress: Progress | None = None
+    interruptible: Callable[[], AbstractContextManager[None]] = nullcontext
+
+    def cohort(self, round: int) -> list[int]:
+        """The clients of a round: a function of seed and round alone."""
+        recipe = self.experiment.recipe
+        if recipe.cohort_size == recipe.clients:
+            return list(range(recipe.clients))
+        chosen = numpy_generator(recipe.seed, "cohort", round).choice(recipe.clients, recipe.cohort_size, replace=False)
+        return sorted(int(client) for client in chosen)
+
+    def round(self) -> dict[str, Any]:
+        """One round; returns its line of rounds.jsonl. The state moves only when all clients are done."""
+        began = time.perf_counter()
+        experiment, state = self.experiment, self.state
+        number = state.round + 1
+        cohort = self.cohort(number)
+        self.board.broadcast(state.broadcast())
+        lost: dict[int, str] = {}
+        uploads = self._train(cohort, number, lost)
+        acts = 0
+        if uploads:
+            server = RoundServer(state, uploads, lambda *asked: self._ask(server, lost, *asked))
+            acts = self._combine(server)
+            uploads = server.accepted
+        for upload in uploads:
+            self.memory.put(upload.client, self.board.memory_rows[upload.row], number)
+        state.round = number
+        seconds = time.perf_counter() - began
+        down, up = len(cohort) * experiment.messages.down.payload, len(cohort) * experiment.messages.up.payload
+        line: dict[str, Any] = {
+            "round": number,
+            "cohort": cohort,
+            "lr": experiment.recipe.rate(number),
+            "train_loss": _mean_loss(uploads),
+            "seconds": round(seconds, 6),
+            "bytes_down": down + acts * experiment.messages.message.payload,
+            "bytes_up": up + acts * experiment.messages.up.payload,
+            "lost": len(lost),
+        }
+        if lost:
+            line["lost_clients"] = {str(client): reason for client, reason in lost.items()}
+        return line
+
+    def _train(self, cohort: Sequence[int], number: int, lost: dict[int, str]) -> list[Upload]:
+        partition = self.experiment.partition
+        jobs = []
+        for row, client in enumerate(cohort):
+            samples = len(partition.train(client))
+            arguments = {"client": client, "round": number, "row": row}
+            jobs.append(Job("train", arguments, samples, self._remember(client, row)))
+        done = 0
+
+        def tick(_: int) -> None:
+            nonlocal done
+            done += 1
+            if self.progress:
+                self.progress(done)
+
+        with self.interruptible():
+            reports = self.lanes.run(jobs, tick)
+        uploads = []
+        for row, (client, report) in enumerate(zip(cohort, reports, strict=True)):
+            upload = self._accept(client, row, report, lost)
+            if upload:
+                uploads.append(upload)
+        return uploads
+
+    def _remember(self, client: int, row: int) -> Callable[[int], None]:
+        def prepare(_: int) -> None:
+            if self.experiment.messages.memory.nbytes:
+                self.board.memory_rows[row].copy_(self.memory.get(client))
+
+        return prepare
+
+    def _accept(self, client: int, row: int, report: Report | None, lost: dict[int, str]) -> Upload | None:
+        if report is None:
+            lost[client] = "its lane died every time"
+            return None
+        tensors = self.board.up(row)
+        reason = flaw(self.experiment.messages.up, tensors) or flaw(
+            self.experiment.messages.memory, self.board.views(row).memory
+        )
+        if reason:
+            lost[client] = reason
+            return None
+        samples = len(self.experiment.partition.train(client))
+        return Upload(client, row, samples, int(report["steps"]), float(report["loss"]), tensors)
+
+    def _combine(self, server: RoundServer) -> int:
+        """Second acts, the new weights, and what follows them; returns the number of second acts."""
+        state, method = self.state, self.experiment.method
+        for part in method.hooked("after_uploads"):
+            part.after_uploads(server.scope(part))
+        if not server.accepted:
+            return server.acts
+        uploads = [upload.tensors["w"] for upload in server.accepted]
+        combiner = method.the("combine")
+        new = weighted_sum(uploads, server.shares) if combiner is None else combiner.combine(server.scope(combiner))
+        if not bool(new.isfinite().all()):
+            raise FedloomError(
+                f"the weights are no longer finite after combining in round {state.round + 1}; lower lr or clip gradients"
+            )
+        state.w.copy_(new)
+        if state.statistics.numel():
+            rows = [upload.tensors["statistics"] for upload in server.accepted]
+            state.statistics.copy_(weighted_sum(rows, server.shares))
+        for part in method.hooked("after_combine"):
+            part.after_combine(server.scope(part))
+        return server.acts
+
+    def _ask(
+        self,
+        server: RoundServer,
+        lost: dict[int, str],
+        part: str,
+        clients: Sequence[int],
+        message: Mapping[str, Tensor],
+    ) -> None:
+        """Run a part's second act on some clients of the cohort; their uploads are replaced."""
+        place = {upload.client: upload for upload in server.accepted}
+        for name, tensor in message.items():
+            self.board.message[f"{part}.{name}"].copy_(tensor)
+        jobs = []
+        for client in clients:
+            upload = place[client]
+            arguments = {"client": client, "round": self.state.round + 1, "row": upload.row, "part": part}
+            saved = self.board.up_rows[upload.row].clone(), self.board.memory_rows[upload.row].clone()
+            jobs.append(Job("act", arguments, upload.samples, self._put_back(upload.row, saved)))
+        for client, report in zip(clients, self.lanes.run(jobs), strict=True):
+            upload = place[client]
+            again = self._accept(client, upload.row, report, lost)
+            if again is None:
+                server.drop(upload)
+            else:
+                upload.steps += again.steps
+        server.acts += len(jobs)
+
+    def _put_back(self, row: int, saved: tuple[Tensor, Tensor]) -> Callable[[int], None]:
+        def prepare(_: int) -> None:
+            self.board.up_rows[row].copy_(saved[0])
+            self.board.memory_rows[row].copy_(saved[1])
+
+        return prepare
+
+
+def _mean_loss(uploads: Sequence[Upload]) -> float | None:
+    total = sum(upload.samples for upload in uploads)
+    if not total:
+        return None
+    loss = sum(upload.loss * upload.samples for upload in uploads) / total
+    return loss if math.isfinite(loss) else None

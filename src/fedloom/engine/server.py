@@ -1,0 +1,122 @@
+"""The server as parts see it, and the arithmetic on uploads. Sums run in cohort order, whatever order uploads came in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedloom.engine.arena import Packing, scoped
+from fedloom.engine.state import State
+from fedloom.methods.part import Part
+
+CHUNK = 1 << 16  # floats: partial sums stay in the cache
+
+
+@dataclass
+class Upload:
+    """One accepted client of a round."""
+
+    client: int
+    row: int
+    samples: int
+    steps: int
+    loss: float
+    tensors: Mapping[str, Tensor]
+
+
+def flaw(packing: Packing, tensors: Mapping[str, Tensor]) -> str | None:
+    """What is wrong with a message, or None. Nothing that arrives is trusted."""
+    declared = {item.name for item in packing.items}
+    if extra := sorted(set(tensors) - declared):
+        return f"{extra[0]} was not asked for"
+    for item in packing.items:
+        if item.name not in tensors:
+            return f"{item.name} is missing"
+        tensor = tensors[item.name]
+        if tensor.dtype != item.dtype:
+            return f"{item.name} is {tensor.dtype}, not {item.dtype}"
+        if tuple(tensor.shape) != item.shape:
+            return f"{item.name} has shape {tuple(tensor.shape)}, not {item.shape}"
+        if tensor.dtype.is_floating_point and not bool(tensor.sum().isfinite()) and not bool(tensor.isfinite().all()):
+            return f"{item.name} is not finite"
+    return None
+
+
+def weighted_sum(vectors: Sequence[Tensor], shares: Sequence[float]) -> Tensor:
+    """sum_i shares[i] * vectors[i], added in the order given."""
+    total = torch.zeros_like(vectors[0])
+    flat = total.view(-1)
+    rows = [vector.reshape(-1) for vector in vectors]
+    for begin in range(0, flat.numel(), CHUNK):
+        piece = flat[begin : begin + CHUNK]
+        for row, share in zip(rows, shares, strict=True):
+            piece.add_(row[begin : begin + CHUNK], alpha=share)
+    return total
+
+
+class RoundServer:
+    """The uploads of one round and what can be done with them."""
+
+    def __init__(
+        self, state: State, uploads: Sequence[Upload], ask: Callable[[str, Sequence[int], Mapping[str, Tensor]], None]
+    ) -> None:
+        self.state, self.accepted, self.asked = state, list(uploads), ask
+        recipe = state.experiment.recipe
+        self.lr, self.momentum = recipe.rate(state.round + 1), recipe.momentum
+        self._by_samples = recipe.weighting == "samples"
+        self.acts = 0  # how many clients were asked a second time
+
+    @property
+    def shares(self) -> list[float]:
+        sizes = [upload.samples if self._by_samples else 1 for upload in self.accepted]
+        return [size / sum(sizes) for size in sizes]
+
+    def drop(self, upload: Upload) -> None:
+        self.accepted.remove(upload)
+
+    def scope(self, part: Part) -> ServerScope:
+        return ServerScope(self, part)
+
+
+class ServerScope:
+    """The server as one part sees it."""
+
+    def __init__(self, server: RoundServer, part: Part) -> None:
+        state = server.state
+        self._server, self._part = server, part
+        self.round, self.lr, self.momentum = state.round + 1, server.lr, server.momentum
+        self.clients = state.experiment.recipe.clients
+        self.weights = state.w
+        self.memory = state.slots(part.name)
+
+    @property
+    def cohort(self) -> list[int]:
+        return [upload.client for upload in self._server.accepted]
+
+    @property
+    def samples(self) -> list[int]:
+        return [upload.samples for upload in self._server.accepted]
+
+    @property
+    def steps(self) -> list[int]:
+        return [upload.steps for upload in self._server.accepted]
+
+    @property
+    def shares(self) -> list[float]:
+        return self._server.shares
+
+    @property
+    def uploads(self) -> list[Tensor]:
+        return [upload.tensors["w"] for upload in self._server.accepted]
+
+    def extras(self, name: str) -> list[Tensor]:
+        return [scoped(upload.tensors, self._part.name)[name] for upload in self._server.accepted]
+
+    def mean(self, vectors: Sequence[Tensor]) -> Tensor:
+        return weighted_sum(vectors, self._server.shares)
+
+    def ask(self, clients: Sequence[int], message: Mapping[str, Tensor]) -> None:
+        self._server.asked(self._part.name, clients, message)

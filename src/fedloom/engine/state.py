@@ -1,0 +1,56 @@
+"""The state of the server between rounds: shared weights, shared statistics, the parts' memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from torch import Tensor
+
+from fedloom.engine.arena import prefixed, scoped
+from fedloom.engine.setup import Experiment
+from fedloom.methods.seen import Slots
+
+
+class State:
+    def __init__(self, experiment: Experiment) -> None:
+        layout = experiment.layout
+        self.experiment = experiment
+        self.round = 0
+        self.w = experiment.initial[: layout.exchanged].clone()
+        begin = layout.parameters
+        self.statistics = experiment.initial[begin : begin + layout.shared_statistics].clone()
+        self.memory = {name: tensor.clone() for name, tensor in experiment.messages.server_memory.items()}
+
+    def slots(self, part: str) -> Slots:
+        return Slots(scoped(self.memory, part), f"{part}: server memory")
+
+    def broadcast(self) -> dict[str, Tensor]:
+        """All that is sent down at the start of a round."""
+        sent = {"w": self.w, "statistics": self.statistics}
+        for part in self.experiment.method.hooked("broadcast"):
+            sent.update(prefixed(part.broadcast(scoped(self.memory, part.name)), part.name))
+        return sent
+
+    def served(self) -> dict[str, Tensor]:
+        """What is tested and handed out: the same messages, with the weights that the method serves."""
+        part = self.experiment.method.the("served")
+        w = self.w if part is None else part.served(self.w, scoped(self.memory, part.name))
+        return {**self.broadcast(), "w": w}
+
+    def whole(self, w: Tensor) -> Tensor:
+        """A full storage: these shared weights, everything else as drawn."""
+        layout = self.experiment.layout
+        storage = self.experiment.initial.clone()
+        storage[: layout.exchanged] = w
+        storage[layout.parameters :][: layout.shared_statistics] = self.statistics
+        return storage
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {"w": self.w, "statistics": self.statistics, **prefixed(self.memory, "server")}
+
+    def load(self, tensors: Mapping[str, Tensor], round: int) -> None:
+        self.round = round
+        self.w.copy_(tensors["w"])
+        self.statistics.copy_(tensors["statistics"])
+        for name, home in self.memory.items():
+            home.copy_(tensors[f"server.{name}"])

@@ -1,0 +1,158 @@
+"""One resident net that takes one client after the other: receive, work, send. Lives in a lane, or in this process."""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from fedloom.engine.arena import scoped
+from fedloom.engine.local import ClientJob, Views
+from fedloom.engine.setup import Experiment
+from fedloom.keys import seeded
+from fedloom.methods.seen import Phase
+from fedloom.nets import Net
+from fedloom.weights import Weights
+
+
+class Worker:
+    """A net with its scratch vectors, and what it can be asked to do with a client."""
+
+    def __init__(self, experiment: Experiment) -> None:
+        self.experiment = experiment
+        self.net, self.weights = experiment.net, experiment.weights
+        recipe, self.layout = experiment.recipe, experiment.layout
+        self.device = recipe.device
+        self.start = torch.empty_like(self.weights.storage)
+        self.velocity = torch.zeros_like(self.weights.vector)
+        self.initial = experiment.initial.to(self.device)
+        self.normalisers = [m for m in self.net.modules() if isinstance(m, _BatchNorm)]
+        self.teachers: dict[tuple[str, str], tuple[Net, Weights]] = {}
+        method = experiment.method
+        self.objective, self.gradient = method.the("objective"), method.the("gradient")
+        self.penalties, self.corrections = method.hooked("penalty"), method.hooked("correct")
+        arranger = method.the("phases")
+        self.phases = arranger.phases(recipe.epochs) if arranger else [Phase(recipe.epochs)]
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        if self.experiment.recipe.precision == "fp32":
+            return nullcontext()
+        return torch.autocast(torch.device(self.device).type, dtype=torch.bfloat16)
+
+    def teacher(self, key: tuple[str, str]) -> tuple[Net, Weights]:
+        """A frozen copy of the net, in the mode that evaluation uses; made when a part first asks for it."""
+        if key not in self.teachers:
+            self.teachers[key] = _copy(self.net, self.weights, self.device)
+        return self.teachers[key]
+
+    # weights in and out
+
+    def receive(self, down: Mapping[str, Tensor], memory: Mapping[str, Tensor] | None) -> None:
+        """Broadcast fills the vector; the client's personal regions lie over it; the rest is as drawn."""
+        layout, weights = self.layout, self.weights
+        weights.load(self.initial)
+        weights.vector[: layout.exchanged].copy_(down["w"])
+        weights.statistics[: layout.shared_statistics].copy_(down["statistics"])
+        if memory is None:
+            return
+        if "personal" in memory:
+            weights.vector[layout.exchanged : layout.trained].copy_(memory["personal"])
+        if "statistics" in memory:
+            self._own_statistics().copy_(memory["statistics"])
+
+    def send(self, views: Views) -> None:
+        layout, weights = self.layout, self.weights
+        views.up["w"].copy_(weights.vector[: layout.exchanged])
+        views.up["statistics"].copy_(weights.statistics[: layout.shared_statistics])
+        if "personal" in views.memory:
+            views.memory["personal"].copy_(weights.vector[layout.exchanged : layout.trained])
+        if "statistics" in views.memory:
+            views.memory["statistics"].copy_(self._own_statistics())
+
+    def _own_statistics(self) -> Tensor:
+        begin = self.layout.shared_statistics
+        return self.weights.statistics[begin : begin + self.layout.personal_statistics]
+
+    # what a lane is asked to do
+
+    def train(self, client: int, round: int, views: Views) -> dict[str, Any]:
+        """The local part of a round."""
+        began = time.perf_counter()
+        self.receive(views.down, views.memory)
+        job = ClientJob(self, client, round, views)
+        with seeded(self.experiment.recipe.seed, "forward", round, client):
+            job.run(self.phases)
+            for part in self.experiment.method.hooked("finish"):
+                part.finish(job.scopes[part.name])
+        self.send(views)
+        return {"loss": job.mean_loss(), "steps": job.exchanged_steps, "seconds": time.perf_counter() - began}
+
+    def act(self, client: int, round: int, views: Views, part: str, message: Mapping[str, Tensor]) -> dict[str, Any]:
+        """A second act: the client goes on from the weights it uploaded."""
+        self.receive(views.down, views.memory)
+        job = ClientJob(self, client, round, views, purpose="act")
+        self.receive({**views.down, "w": views.up["w"], "statistics": views.up["statistics"]}, views.memory)
+        chosen = next(item for item in self.experiment.method.parts if item.name == part)
+        with seeded(self.experiment.recipe.seed, "forward-act", round, client):
+            chosen.act(job.scopes[part], scoped(message, part))
+        self.send(views)
+        return {"loss": job.mean_loss(), "steps": job.exchanged_steps}
+
+    def tune(self, client: int, views: Views, regions: Sequence[str], epochs: int, lr: float) -> dict[str, Any]:
+        """Fine-tune from the served weights; accuracy on the client's own test images before and after every epoch."""
+        self.receive(views.down, views.memory)
+        job = ClientJob(self, client, 0, views, purpose="tune")
+        names = [
+            name
+            for name in self.layout.regions.select(*regions)
+            if name not in self.layout.regions.statistics and name not in self.layout.regions.constant
+        ]
+        index = torch.from_numpy(self.experiment.partition.test(client))
+        correct = [int(self.correct(index).sum())]
+        with seeded(self.experiment.recipe.seed, "forward-tune", client):
+            for part in self.experiment.method.hooked("personalise"):
+                part.personalise(job.scopes[part.name])
+            for _ in range(epochs):
+                job.run([Phase(1)], lr=lr, names=names, plain=True)
+                correct.append(int(self.correct(index).sum()))
+        return {"correct": correct, "total": len(index)}
+
+    def test_client(self, client: int, views: Views, personal: bool) -> dict[str, Any]:
+        """The client's own test images, under the global weights or under its own."""
+        self.receive(views.down, views.memory if personal else None)
+        index = torch.from_numpy(self.experiment.partition.test(client))
+        return {"correct": int(self.correct(index, borrowed=not personal).sum()), "total": len(index)}
+
+    def correct(self, index: Tensor, borrowed: bool = False, validation: bool = False) -> Tensor:
+        """Which of these test images the net now gets right. `borrowed`: it has no statistics of its own."""
+        images = self.experiment.images
+        x, y = (images.train_x, images.train_y) if validation else (images.test_x, images.test_y)
+        self.net.eval()
+        if borrowed and self.experiment.recipe.bn == "local":
+            for norm in self.normalisers:
+                norm.train()
+        hits = []
+        size = self.experiment.recipe.eval_batch
+        with torch.no_grad(), self.autocast():
+            for begin in range(0, len(index), size):
+                chosen = index[begin : begin + size]
+                batch = self.experiment.pipeline(x[chosen], None).to(self.device)
+                hits.append(self.net(batch).argmax(1).cpu() == y[chosen])
+        return torch.cat(hits) if hits else torch.empty(0, dtype=torch.bool)
+
+
+def _copy(net: Net, weights: Weights, device: str) -> tuple[Net, Weights]:
+    gradients = [parameter.grad for parameter in net.parameters()]
+    for parameter in net.parameters():
+        parameter.grad = None
+    twin: Net = copy.deepcopy(net)
+    for parameter, gradient in zip(net.parameters(), gradients, strict=True):
+        parameter.grad = gradient
+    twin.requires_grad_(False).eval()
+    return twin, Weights(twin, weights.layout, device)

@@ -1,0 +1,102 @@
+"""Accuracies, each with its own name, because papers mix them up.
+
+    test_accuracy        the served global model on the whole pooled test set
+    validation_accuracy  the same on training images that no client holds
+    client accuracy      the served global model on each client's own test images
+    personal accuracy    each client's own model (its personal regions over the global ones) on its own test images
+
+The server's model has the personal regions as drawn. A client that never took part is tested with those as well. Under
+`bn: local` the server has no statistics of its own: there, the test batch's are used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from fedloom.engine.lanes import Job
+from fedloom.engine.rounds import Federation
+
+BATCHES = 4  # test batches a job
+
+
+def pooled(federation: Federation) -> dict[str, float]:
+    """The served model on the pooled test set, and on the validation images where there are any."""
+    experiment, board = federation.experiment, federation.board
+    board.broadcast(federation.state.served())
+    total, held = len(experiment.images.test_y), len(experiment.validation)
+    step = BATCHES * experiment.recipe.eval_batch
+    jobs = [
+        Job("test", {"begin": begin, "end": min(begin + step, size), "validation": validation})
+        for size, validation in ((total, False), (held, True))
+        for begin in range(0, size, step)
+    ]
+    federation.lanes.run(jobs)
+    found = {"test_accuracy": float(board.hits[:total].double().mean())}
+    if held:
+        found["validation_accuracy"] = float(board.hits[total:].double().mean())
+    return found
+
+
+def by_client(federation: Federation, fresh: bool = True) -> dict[str, Any]:
+    """Accuracy of every client on its own test images: under the global model, and under its own where it has one.
+
+    `fresh`: the pooled test was made for these very weights, so its hits can be read again instead of computed.
+    """
+    experiment = federation.experiment
+    federation.board.broadcast(federation.state.served())
+    partition, recipe = experiment.partition, experiment.recipe
+    if fresh and recipe.bn != "batch":
+        hits = federation.board.hits.numpy()
+        own = [hits[partition.test(client)] for client in range(recipe.clients)]
+        accuracy = [float(x.mean()) if len(x) else None for x in own]
+    else:
+        accuracy = _each(federation, personal=False)
+    found: dict[str, Any] = {"accuracy": accuracy}
+    if is_personal(federation):
+        found["personal_accuracy"] = _each(federation, personal=True)
+    return found
+
+
+def is_personal(federation: Federation) -> bool:
+    layout = federation.experiment.layout
+    return bool(layout.personal or layout.personal_statistics)
+
+
+def remember(federation: Federation, client: int) -> Callable[[int], None]:
+    """Puts a client's memory on the board, in the row of whichever lane takes the job."""
+
+    def prepare(lane: int) -> None:
+        if federation.experiment.messages.memory.nbytes:
+            federation.board.memory_rows[lane].copy_(federation.memory.get(client))
+
+    return prepare
+
+
+def _each(federation: Federation, personal: bool) -> list[float | None]:
+    partition = federation.experiment.partition
+    jobs = [
+        Job("client", {"client": k, "personal": personal}, len(partition.test(k)), remember(federation, k))
+        for k in range(partition.clients)
+    ]
+    reports = federation.lanes.run(jobs)
+    return [r["correct"] / r["total"] if r and r["total"] else None for r in reports]
+
+
+def spread(values: Sequence[float | None]) -> dict[str, float | int]:
+    """Mean, deviation (over clients, population), quartiles and worst of what is known."""
+    known = np.array([value for value in values if value is not None], dtype=np.float64)
+    if not len(known):
+        return {"clients": 0}
+    low, middle, high = np.percentile(known, [25, 50, 75])
+    return {
+        "mean": float(known.mean()),
+        "std": float(known.std()),
+        "worst": float(known.min()),
+        "quarter": float(low),
+        "median": float(middle),
+        "three_quarters": float(high),
+        "clients": len(known),
+    }

@@ -1,0 +1,33 @@
+"""FedNova (Wang et al., NeurIPS 2020): clients that took more steps do not pull harder.
+
+    d_i = (w_g - w_i) / a_i,   tau = sum_i p_i a_i,   w <- w_g - tau * sum_i p_i d_i
+
+a_i is the client's number of steps, or with momentum the effective number (see scaffold). With equal steps this is FedAvg,
+so nothing changes under balanced splits. Departure: summed with prox, a_i stays that of plain SGD with momentum.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from fedloom.methods.method import alias
+from fedloom.methods.part import Part
+from fedloom.methods.scaffold import effective_steps
+from fedloom.methods.seen import Server
+
+
+class Nova(Part):
+    """Normalised averaging: updates count per step taken."""
+
+    paper = "Wang et al. 2020, FedNova"
+
+    def combine(self, server: Server) -> Tensor:
+        a = [effective_steps(steps, server.momentum) for steps in server.steps]
+        tau = sum(p * a_i for p, a_i in zip(server.shares, a, strict=True))
+        new = server.weights.clone()
+        for p, a_i, w_i in zip(server.shares, a, server.uploads, strict=True):
+            new.add_(w_i - server.weights, alpha=tau * p / a_i)
+        return new
+
+
+alias("fednova", "nova", "FedAvg with normalised averaging", "Wang et al. 2020, FedNova")

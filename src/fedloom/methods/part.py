@@ -1,0 +1,149 @@
+"""A part: one idea of one paper, as hooks into the one local loop and the one round loop.
+
+A part is a frozen value. Its fields are its hyper-parameters, with the paper's defaults, checked when it is made. Every
+hook does nothing by default; the engine calls only those that a part overrides. Vectors that hooks see (`w`, `start`,
+`gradient`, uploads) are the *exchanged* stretch of the flat vector: what is trained and shared.
+
+    class Centre(Part):
+        "Pulls the mean feature to zero."
+        strength: float = 0.1
+
+        def penalty(self, batch):
+            return self.strength * batch.features.mean(0).square().sum()
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field
+from torch import Tensor
+
+from fedloom.methods.seen import Batch, Client, Memory, Phase, Server, Task
+from fedloom.nets import Net
+from fedloom.weights import Regions
+
+if TYPE_CHECKING:
+    from fedloom.methods.method import Method
+
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Share = Annotated[float, Field(ge=0, le=1)]
+Count = Annotated[int, Field(ge=1)]
+
+EXCLUSIVE = {
+    "phases": "how the local epochs are arranged",
+    "objective": "what the local loss is",
+    "gradient": "how the gradient is found",
+    "combine": "how updates are combined",
+    "served": "which weights are handed out",
+}
+
+
+class Part(BaseModel):
+    """One idea of one paper. Override hooks; leave the rest."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", ignored_types=(staticmethod,))
+
+    name: ClassVar[str] = ""  # how recipes call it; the class name in lower case if not given
+    paper: ClassVar[str] = ""
+    replaces: ClassVar[frozenset[str]] = frozenset()  # pieces of the net that `build` swaps: only one part may
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
+        super().__pydantic_init_subclass__(**kwargs)
+        from fedloom.methods.method import register
+
+        if "name" not in cls.__dict__:
+            cls.name = cls.__name__.lower()
+        register(cls)
+
+    # structure, once
+    def build(self, net: Net, task: Task) -> Net:
+        return net
+
+    def regions(self, regions: Regions) -> Regions:
+        return regions
+
+    # memory: named tensors that the engine stores, checkpoints and ships; the values given here are the first ones
+    def server_memory(self, w: Tensor, task: Task) -> Memory:
+        return {}
+
+    def client_memory(self, w: Tensor, task: Task) -> Memory:
+        return {}
+
+    def uploads(self, w: Tensor, task: Task) -> Memory:
+        return {}
+
+    def messages(self, w: Tensor, task: Task) -> Memory:
+        return {}
+
+    def broadcast(self, memory: Mapping[str, Tensor]) -> Memory:
+        return {}
+
+    # on a client
+    def phases(self, epochs: int) -> list[Phase]:
+        return [Phase(epochs)]
+
+    def objective(self, batch: Batch) -> Tensor:
+        return torch.nn.functional.cross_entropy(batch.logits, batch.y)
+
+    def penalty(self, batch: Batch) -> Tensor:
+        return batch.logits.new_zeros(())
+
+    @property
+    def mix(self) -> float | None:
+        """None: the penalty is added. A share b: the loss becomes b * (all so far) + (1 - b) * penalty."""
+        return None
+
+    def gradient(self, client: Client, batch: Batch) -> Tensor:
+        return client.gradient_of(batch=batch)
+
+    def correct(self, gradient: Tensor, client: Client) -> None:
+        """Change the gradient of what is exchanged, in place."""
+
+    def finish(self, client: Client) -> None:
+        """Extra local work; fill `client.upload` and `client.memory`."""
+
+    def act(self, client: Client, message: Mapping[str, Tensor]) -> None:
+        """The client's side of a second act: it begins with the weights that the client just uploaded."""
+
+    def personalise(self, client: Client) -> None:
+        """What a client does before its personal test, beyond plain fine-tuning."""
+
+    # on the server
+    def after_uploads(self, server: Server) -> None:
+        """Before combining: look at the uploads, perhaps `server.ask` some clients again."""
+
+    def combine(self, server: Server) -> Tensor:
+        return server.mean(server.uploads)
+
+    def after_combine(self, server: Server) -> None:
+        """After combining: move the server's memory, train the new weights."""
+
+    def served(self, weights: Tensor, memory: Mapping[str, Tensor]) -> Tensor:
+        """What is evaluated and handed out, where it is not the training state."""
+        return weights
+
+    # sums
+    def hooks(self, name: str) -> bool:
+        """Whether this part overrides a hook."""
+        return getattr(type(self), name) is not getattr(Part, name)
+
+    def __add__(self, other: Part | Method) -> Method:
+        from fedloom.methods.method import Method
+
+        return Method((self, *(other.parts if isinstance(other, Method) else (other,))))
+
+    def __str__(self) -> str:
+        given = [f"{k}={getattr(self, k)}" for k, f in type(self).model_fields.items() if getattr(self, k) != f.default]
+        return f"{self.name}({', '.join(given)})" if given else self.name
+
+    __repr__ = __str__
+
+    def spelled(self) -> str:
+        """With every hyper-parameter written out."""
+        values = ", ".join(f"{k}={getattr(self, k)}" for k in type(self).model_fields)
+        return f"{self.name}({values})" if values else self.name

@@ -1,0 +1,63 @@
+"""SCAFFOLD (Karimireddy et al., ICML 2020): control variates cancel the drift of clients (option II).
+
+    step:    g <- g - c_i + c
+    client:  c_i+ = c_i - c + (w_g - w_i) / (K eta)
+    server:  c <- c + |S|/N * mean over S of (c_i+ - c_i)
+
+With heavy-ball momentum r, K steps move the weights by eta * a_K times a constant gradient, with
+a_K = [K - r (1 - r^K) / (1 - r)] / (1 - r); dividing by K eta would make the controls about 1/(1-r) times too large.
+So K is replaced by a_K, which is K at r = 0. The rate is the one of the round. The weights are averaged as the recipe says.
+Controls cover what is trained and shared; statistics of normalisers are not controlled. Weight decay joins the gradient
+after the correction and thus becomes part of the control, as in the paper's use of the whole movement.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from fedloom.methods.part import Part
+from fedloom.methods.seen import Client, Memory, Server, Task
+
+
+def effective_steps(steps: int, momentum: float) -> float:
+    """a_K: how far K steps with momentum go, in units of one step without."""
+    if momentum == 0:
+        return float(steps)
+    r = momentum
+    return float((steps - r * (1 - r**steps) / (1 - r)) / (1 - r))
+
+
+class Scaffold(Part):
+    """Control variates cancel client drift (option II, momentum-aware)."""
+
+    paper = "Karimireddy et al. 2020, SCAFFOLD"
+
+    def server_memory(self, w: Tensor, task: Task) -> Memory:
+        return {"control": torch.zeros_like(w)}
+
+    def client_memory(self, w: Tensor, task: Task) -> Memory:
+        return {"control": torch.zeros_like(w)}
+
+    def uploads(self, w: Tensor, task: Task) -> Memory:
+        return {"control": torch.zeros_like(w)}
+
+    def broadcast(self, memory: Mapping[str, Tensor]) -> Memory:
+        return {"control": memory["control"]}
+
+    def correct(self, gradient: Tensor, client: Client) -> None:
+        gradient.add_(client.broadcast["control"]).sub_(client.memory["control"])
+
+    def finish(self, client: Client) -> None:
+        c, c_i = client.broadcast["control"], client.memory["control"]
+        scale = client.lr * effective_steps(client.steps, client.momentum)
+        c_new = c_i - c + (client.start - client.w) / scale
+        client.upload["control"] = c_new - c_i
+        client.memory["control"] = c_new
+
+    def after_combine(self, server: Server) -> None:
+        changes = server.extras("control")
+        for change in changes:  # |S|/N times the mean over S is the sum over N
+            server.memory["control"].add_(change, alpha=1 / server.clients)

@@ -1,0 +1,15 @@
+"""One hidden layer of 64 units."""
+
+from __future__ import annotations
+
+import math
+
+from torch import nn
+
+from fedloom.nets.registry import BodyHead, Shape, model
+
+
+@model("mlp", "one hidden layer of 64 units", origin="classical")
+def mlp(shape: Shape, classes: int) -> BodyHead:
+    body = nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shape), 64), nn.ReLU(inplace=True))
+    return body, nn.Linear(64, classes)

@@ -1,0 +1,114 @@
+"""Where nets are found: each file of this package registers its own, and a user's function is named by where it lives.
+
+A net is a function (shape, classes) -> (body, head), with shape = (channels, height, width) of one image. A new net is
+one new file here that puts `@model(name, line)` on such a function; nothing else needs to know of it.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import importlib
+import importlib.util
+import pkgutil
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+
+from torch import nn
+
+from fedloom.errors import FedloomError
+
+Shape = tuple[int, int, int]
+BodyHead = tuple[nn.Module, nn.Module]
+Make = Callable[[Shape, int], BodyHead]
+
+
+@dataclass(frozen=True)
+class Model:
+    name: str
+    line: str  # what it is, in one line
+    origin: str  # the paper or code whose net this is
+    smallest: int  # images need at least this height and width
+    make: Make
+
+
+_models: dict[str, Model] = {}
+
+
+def model(name: str, line: str, *, origin: str = "fedloom", smallest: int = 1) -> Callable[[Make], Make]:
+    """Register the decorated function as the net called `name`."""
+
+    def register(make: Make) -> Make:
+        known = _models.get(name)
+        if known is not None and known.make.__module__ != make.__module__:
+            raise FedloomError(f"two nets are called {name}: one in {known.make.__module__}, one in {make.__module__}")
+        _models[name] = Model(name, line, origin, smallest, make)
+        return make
+
+    return register
+
+
+def all_models() -> dict[str, Model]:
+    """Every net of this package, by name, after importing the files that hold them."""
+    package = importlib.import_module("fedloom.nets")
+    for module in pkgutil.iter_modules(package.__path__, "fedloom.nets."):
+        importlib.import_module(module.name)
+    return dict(sorted(_models.items()))
+
+
+def find_model(name: str) -> Model:
+    """The net of this name: one of ours, package.module:function, or path/to/file.py:function."""
+    if ":" in name:
+        return Model(name, "a user's net", name, 1, _user_function(name))
+    models = all_models()
+    if name in models:
+        return models[name]
+    near = difflib.get_close_matches(name.lower(), models, n=1)
+    hint = f"did you mean {near[0]}? " if near else ""
+    raise FedloomError(f"there is no model {name!r}: {hint}choose {', '.join(models)}, or package.module:function")
+
+
+def _user_function(name: str) -> Make:
+    where, _, attribute = name.rpartition(":")  # the last colon, since a Windows path has one of its own
+    if not where or not attribute:
+        raise FedloomError(f"model {name!r} must read package.module:function or path/to/file.py:function")
+    if where.endswith(".py") and not Path(where).is_file():
+        raise FedloomError(f"model {name}: there is no file {where}")
+    try:
+        module = _import_file(Path(where)) if where.endswith(".py") else importlib.import_module(where)
+    except Exception as error:  # importing runs the user's code, which may raise anything
+        raise FedloomError(f"model {name}: importing {where} failed ({reason(error)})") from error
+    function = getattr(module, attribute, None)
+    if function is None:
+        raise FedloomError(f"model {name}: {where} has no {attribute!r}")
+    if not callable(function):
+        raise FedloomError(f"model {name}: {attribute} must be a function (shape, classes) -> (body, head)")
+    make: Make = function
+    return make
+
+
+def reason(error: Exception) -> str:
+    """The first line of what went wrong, for a sentence."""
+    return f"{type(error).__name__}: {error}".splitlines()[0]
+
+
+def _import_file(path: Path) -> ModuleType:
+    # The name carries the file's place and content: an unchanged file is imported once (so that its classes can be
+    # pickled), an edited one afresh.
+    digest = hashlib.blake2b(str(path.resolve()).encode() + path.read_bytes(), digest_size=8).hexdigest()
+    name = f"fedloom_user_{path.stem}_{digest}"
+    if name not in sys.modules:
+        spec = importlib.util.spec_from_file_location(name, path)
+        assert spec is not None  # a .py file always has a loader
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[name] = module
+        try:
+            spec.loader.exec_module(module)
+        except BaseException:
+            del sys.modules[name]
+            raise
+    return sys.modules[name]

@@ -1,0 +1,193 @@
+"""What to do: one validated, frozen description of an experiment. Everything else reads it, nobody changes it."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import json
+import math
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from fedloom.errors import FedloomError
+
+_FROZEN = ConfigDict(frozen=True, extra="forbid")
+Normalize = Literal["set", "none"] | tuple[list[float], list[float]]
+
+
+class Data(BaseModel):
+    """Which images, and how they are prepared."""
+
+    model_config = _FROZEN
+    name: str = "digits"  # digits | NAME in $FEDLOOM_DATA | PATH.npz | hf:owner/name | folder:PATH
+    normalize: Normalize = "set"  # after x / 255: by the training images' mean and deviation | not at all | two lists
+    resize: Annotated[int, Field(ge=1, le=4096)] | None = None  # side length in pixels
+    validation: Annotated[float, Field(ge=0, lt=1)] = 0.0  # share of the training images held back from all clients
+
+
+class Recipe(BaseModel):
+    """An experiment. The fields of the first block are also flags of the command line."""
+
+    model_config = _FROZEN
+    data: Data = Data()
+    split: str = "shards:2"
+    clients: Annotated[int, Field(ge=1)] = 20
+    model: str = "mlp"
+    method: str = "fedavg"
+    rounds: Annotated[int, Field(ge=1)] = 50
+    fraction: Annotated[float, Field(gt=0, le=1)] = 0.5
+    epochs: Annotated[int, Field(ge=1)] = 1
+    batch: Annotated[int, Field(ge=1)] | Literal["full"] = 32
+    lr: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.1
+    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    schedule: str = "constant"  # constant | step | exp:0.998 | cosine
+    weighting: Literal["samples", "uniform"] = "samples"
+    augment: Literal["none", "flip", "crop+flip"] = "none"
+    precision: Literal["fp32", "bf16"] = "fp32"
+    lanes: Annotated[int, Field(ge=1)] | Literal["auto"] = "auto"
+    seed: Annotated[int, Field(ge=0)] = 0
+    eval_every: Annotated[int, Field(ge=0)] = 1  # rounds between tests of the global model; 0: only the last round
+    name: str | None = None
+    out: str | None = None
+
+    clip: Annotated[float, Field(gt=0)] | None = None  # largest norm of a step's gradient
+    bn: Literal["running", "batch", "local"] = "running"  # the statistics that batch normalisation is tested with
+    device: str = "cpu"
+    eval_batch: Annotated[int, Field(ge=1)] = 250  # images a test batch; matters for results only with `bn: batch`
+    eval_clients: Annotated[int, Field(ge=0)] = (
+        0  # rounds between tests on every client's own data; 0: only the last round
+    )
+    checkpoint_seconds: Annotated[float, Field(ge=0)] = 15.0  # at most this much work is done again after a kill
+    memory_mb: Annotated[float, Field(gt=0)] = 2048.0  # clients' memory kept in RAM; the rest lies on disk
+    parts: tuple[str, ...] = ()  # modules or .py files to import first: they bring parts of your own
+
+    @model_validator(mode="before")
+    @classmethod
+    def _short_forms(cls, given: Any) -> Any:
+        if isinstance(given, Mapping) and isinstance(given.get("data"), str):
+            given = {**given, "data": {"name": given["data"]}}
+        if isinstance(given, Mapping) and isinstance(given.get("parts"), str):
+            given = {**given, "parts": [given["parts"]]}
+        return given
+
+    @field_validator("schedule")
+    @classmethod
+    def _schedule(cls, value: str) -> str:
+        if value in ("constant", "step", "cosine"):
+            return value
+        kind, _, number = value.partition(":")
+        if kind == "exp" and re.fullmatch(r"[0-9.eE+-]+", number) and 0 < float(number) <= 1:
+            return value
+        raise ValueError("allowed are constant, step, cosine and exp:FACTOR with a factor in (0, 1]")
+
+    @field_validator("name")
+    @classmethod
+    def _name(cls, value: str | None) -> str | None:
+        if value is not None and (not value.strip() or "/" in value or value.startswith(".")):
+            raise ValueError("a plain name is expected, without slashes")
+        return value
+
+    def rate(self, round: int) -> float:
+        """The learning rate of a round (the first is 1)."""
+        done = round - 1
+        if self.schedule == "step":
+            return self.lr * 0.1 ** ((2 * done >= self.rounds) + (4 * done >= 3 * self.rounds))
+        if self.schedule == "cosine":
+            return self.lr * 0.5 * (1 + math.cos(math.pi * done / self.rounds))
+        if self.schedule.startswith("exp:"):
+            return float(self.lr * float(self.schedule[4:]) ** done)
+        return self.lr
+
+    @property
+    def cohort_size(self) -> int:
+        return max(int(self.fraction * self.clients + 1e-9), 1)
+
+    def changed(self, **fields: Any) -> Recipe:
+        return recipe({**self.model_dump(), **fields})
+
+    def digest(self) -> str:
+        """Identity of all that decides the bits of the result: not where it runs, nor what is measured on the way."""
+        aside = {"lanes", "name", "out", "device", "checkpoint_seconds", "memory_mb", "eval_every", "eval_clients"}
+        text = json.dumps(self.model_dump(mode="json", exclude=aside), sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    def to_yaml(self) -> str:
+        return str(yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False, allow_unicode=True))
+
+
+def recipe(given: Mapping[str, Any]) -> Recipe:
+    """A recipe from plain values; the first thing that is wrong with them becomes one sentence."""
+    try:
+        return Recipe.model_validate(dict(given))
+    except ValidationError as error:
+        raise FedloomError(_sentence(error)) from None
+
+
+def read_recipe(path: str | Path) -> dict[str, Any]:
+    """The fields of a YAML file, not yet checked."""
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not a text file"
+        raise FedloomError(f"recipe: cannot read {path}: {reason}") from None
+    try:
+        found = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        where = getattr(error, "problem_mark", None)
+        line = f" (line {where.line + 1})" if where else ""
+        raise FedloomError(f"recipe: {path} is not valid YAML{line}") from None
+    if not isinstance(found, dict):
+        raise FedloomError(f"recipe: {path} must hold fields such as `method: fedavg`, one a line")
+    return found
+
+
+def assign(fields: dict[str, Any], setting: str) -> None:
+    """Apply `a.b=c` to nested fields in place."""
+    key, equals, value = setting.partition("=")
+    if not equals or not key.strip():
+        raise FedloomError(f"--set: cannot read {setting!r}; write field=value or group.field=value")
+    names = [item.strip().replace("-", "_") for item in key.split(".")]
+    if names[0] == "data" and isinstance(fields.get("data"), str):
+        fields["data"] = {"name": fields["data"]}
+    place = fields
+    for item in names[:-1]:
+        inner = place.setdefault(item, {})
+        if not isinstance(inner, dict):
+            raise FedloomError(f"--set: {key!r} goes into {item!r}, which is a single value")
+        place = inner
+    try:
+        parsed = yaml.safe_load(value)
+    except yaml.YAMLError:
+        raise FedloomError(f"--set: cannot read the value of {setting!r}") from None
+    place[names[-1]] = parsed
+
+
+def _sentence(error: ValidationError) -> str:
+    problems = error.errors()
+    first = min(problems, key=lambda item: item["type"] != "extra_forbidden")
+    loc = [str(item) for item in first["loc"]]
+    place = ".".join(
+        item for item in loc if re.fullmatch(r"[a-z_]+|\d+", item) and item not in ("int", "float", "none")
+    )
+    if first["type"] == "extra_forbidden":
+        model = Data if loc[0] == "data" and len(loc) > 1 else Recipe
+        near = difflib.get_close_matches(loc[-1], model.model_fields, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(model.model_fields)}"
+        return f"{place or loc[-1]}: unknown field; {hint}"
+    same = [item for item in problems if item["loc"][:1] == first["loc"][:1] and item["input"] == first["input"]]
+    said = " or ".join(dict.fromkeys(_plain(str(item["msg"])) for item in same))
+    name = loc[0] if loc[0] != "data" or len(loc) == 1 else ".".join(loc[:2])
+    return f"{name}: {said} (got {first['input']!r})"
+
+
+def _plain(message: str) -> str:
+    message = message.removeprefix("Value error, ").removeprefix("Input ").removeprefix("should be ")
+    return message.replace("a valid integer, unable to parse string as an integer", "a whole number").replace(
+        "a valid number, unable to parse string as a number", "a number"
+    )

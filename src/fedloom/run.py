@@ -1,0 +1,260 @@
+"""One run from recipe to summary: create or resume the folder, make the rounds, test, checkpoint, hand out."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import FrameType
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedloom import __version__
+from fedloom.engine import checkpoint
+from fedloom.engine.board import Board
+from fedloom.engine.files import append_line, keep_lines, read_lines, read_tensors, write_json, write_tensors
+from fedloom.engine.folder import RunFolder, create, place
+from fedloom.engine.lanes import Lanes, count, one_thread
+from fedloom.engine.memory import ClientMemory
+from fedloom.engine.rounds import Federation
+from fedloom.engine.setup import Experiment, prepare
+from fedloom.engine.state import State
+from fedloom.engine.worker import Worker
+from fedloom.errors import Interrupted
+from fedloom.measure.accuracy import by_client, is_personal, pooled, spread
+from fedloom.recipe import Recipe
+from fedloom.weights import digest
+
+
+class Watcher(Protocol):
+    """Somebody who looks on: a progress bar, a notebook, a tracker."""
+
+    def begin(self, experiment: Experiment, folder: Path, done: int) -> None: ...
+    def client(self, done: int) -> None: ...
+    def round(self, line: dict[str, Any]) -> None: ...
+    def note(self, text: str) -> None: ...
+
+
+class Silent:
+    def begin(self, experiment: Experiment, folder: Path, done: int) -> None: ...
+    def client(self, done: int) -> None: ...
+    def round(self, line: dict[str, Any]) -> None: ...
+    def note(self, text: str) -> None: ...
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run, read from its folder."""
+
+    path: Path
+
+    @property
+    def recipe(self) -> Recipe:
+        return RunFolder(self.path).recipe()
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads((self.path / "summary.json").read_text(encoding="utf-8"))
+        return found
+
+    @property
+    def rounds(self) -> list[dict[str, Any]]:
+        return read_lines(self.path / "rounds.jsonl")
+
+    @property
+    def clients(self) -> list[dict[str, Any]]:
+        return read_lines(self.path / "clients.jsonl")
+
+    @property
+    def weights(self) -> dict[str, Tensor]:
+        """The served weights by name."""
+        return read_tensors(self.path / "final.safetensors")[0]
+
+
+def start(recipe: Recipe, watcher: Watcher | None = None) -> Run:
+    """Run a recipe in a new folder."""
+    experiment = prepare(recipe)
+    path = place(recipe, recipe.method)
+    told = recipe.changed(method=experiment.method.spelled(), name=path.name, out=str(path))
+    experiment = replace(experiment, recipe=told)
+    return _go(experiment, create(experiment, path), watcher or Silent())
+
+
+def resume(path: str | Path, watcher: Watcher | None = None, lanes: int | str | None = None) -> Run:
+    """Carry on after any interruption, to the same bits; a finished run is returned as it is."""
+    folder = RunFolder(path)
+    stored = folder.recipe()
+    if folder.finished:
+        return Run(folder.path)
+    experiment = folder.experiment()
+    if lanes is not None:
+        experiment = replace(experiment, recipe=stored.changed(lanes=lanes))
+    return _go(experiment, folder, watcher or Silent())
+
+
+@contextmanager
+def federation(experiment: Experiment, folder: RunFolder) -> Iterator[Federation]:
+    """The machinery of a run, not yet at any round."""
+    lanes = count(experiment.recipe.lanes, experiment.recipe.device)
+    with one_thread():
+        board = Board(experiment, max(experiment.recipe.cohort_size, lanes))
+        budget = experiment.recipe.memory_mb * 1e6
+        memory = ClientMemory(experiment.messages.memory, experiment.messages.memory_row, folder.client_memory, budget)
+        with Lanes(Worker(experiment), board, lanes) as running:
+            yield Federation(experiment, State(experiment), memory, board, running)
+
+
+def _go(experiment: Experiment, folder: RunFolder, watcher: Watcher) -> Run:
+    recipe = experiment.recipe
+    identity = recipe.digest()
+    with federation(experiment, folder) as fed, Interrupts() as interrupts:
+        state = fed.state
+        for text in checkpoint.restore(folder.checkpoints, state, fed.memory, identity):
+            watcher.note(f"passed over a checkpoint: {text}")
+        for log in (folder.rounds, folder.clients):
+            keep_lines(log, [line for line in read_lines(log) if line["round"] <= state.round])
+        watcher.begin(experiment, folder.path, state.round)
+        fed.progress, fed.interruptible = watcher.client, interrupts.now
+        saved, saved_round = time.monotonic(), state.round
+        try:
+            while state.round < recipe.rounds:
+                line = fed.round()
+                line.update(_evaluate(fed, folder))
+                append_line(folder.rounds, line)
+                watcher.round(line)
+                if time.monotonic() - saved >= recipe.checkpoint_seconds or state.round == recipe.rounds:
+                    checkpoint.save(folder.checkpoints, state, fed.memory, identity)
+                    saved, saved_round = time.monotonic(), state.round
+        except KeyboardInterrupt:
+            if state.round > saved_round:
+                checkpoint.save(folder.checkpoints, state, fed.memory, identity)
+            raise Interrupted(
+                f"stopped after round {state.round} of {recipe.rounds}; carry on with: fedloom run --resume {folder.path}"
+            ) from None
+        _finish(fed, folder)
+    return Run(folder.path)
+
+
+def _evaluate(fed: Federation, folder: RunFolder) -> dict[str, Any]:
+    """The tests that are due after this round."""
+    recipe, number = fed.experiment.recipe, fed.state.round
+    last = number == recipe.rounds
+    due = last or (recipe.eval_every > 0 and number % recipe.eval_every == 0)
+    clients_due = last or (recipe.eval_clients > 0 and number % recipe.eval_clients == 0)
+    if not (due or clients_due):
+        return {}
+    began = time.perf_counter()
+    found: dict[str, Any] = dict(pooled(fed))
+    if clients_due:
+        each = by_client(fed)
+        append_line(folder.clients, {"round": number, **each})
+        found["client_accuracy"] = spread(each["accuracy"]).get("mean")
+        if "personal_accuracy" in each:
+            found["personal_accuracy"] = spread(each["personal_accuracy"]).get("mean")
+    return {**found, "evaluation_seconds": round(time.perf_counter() - began, 6)}
+
+
+def _finish(fed: Federation, folder: RunFolder) -> None:
+    """final.safetensors and summary.json."""
+    experiment, state = fed.experiment, fed.state
+    tensors = experiment.layout.tensors(state.whole(state.served()["w"]))
+    lines, each = read_lines(folder.rounds), read_lines(folder.clients)[-1]
+    write_tensors(folder.final, tensors, {"recipe": experiment.recipe.digest(), "round": str(state.round)})
+    summary: dict[str, Any] = {
+        "method": str(experiment.method),
+        "test_accuracy": lines[-1]["test_accuracy"],
+        "client_accuracy": spread(each["accuracy"]),
+    }
+    if is_personal(fed):
+        summary["personal_accuracy"] = spread(each["personal_accuracy"])
+    if len(experiment.validation):
+        best = max(
+            (line for line in lines if "validation_accuracy" in line), key=lambda line: line["validation_accuracy"]
+        )
+        names = ("round", "validation_accuracy", "test_accuracy")
+        summary["best_by_validation"] = {name: best[name] for name in names}
+    summary |= {
+        "train_loss": lines[-1]["train_loss"],
+        "rounds": state.round,
+        "lost": sum(line["lost"] for line in lines),
+        "seconds": round(sum(line["seconds"] for line in lines), 3),
+        "evaluation_seconds": round(sum(line.get("evaluation_seconds", 0) for line in lines), 3),
+        "bytes_down": sum(line["bytes_down"] for line in lines),
+        "bytes_up": sum(line["bytes_up"] for line in lines),
+        "lanes": fed.lanes.count,
+        "lanes_replaced": fed.lanes.deaths,
+        "parameters": experiment.layout.parameters,
+        "exchanged": experiment.layout.exchanged,
+        "personal": experiment.layout.personal,
+        "digest": digest(tensors),
+        "recipe_digest": experiment.recipe.digest(),
+        "data_digest": experiment.images.digest,
+        "versions": {
+            "fedloom": __version__,
+            "torch": torch.__version__,
+            "numpy": np.__version__,
+            "python": platform.python_version(),
+        },
+        "machine": {
+            "system": platform.system(),
+            "processor": _processor(),
+            "cores": os.cpu_count(),
+            "device": experiment.recipe.device,
+        },
+    }
+    write_json(folder.summary, summary)
+
+
+def _processor() -> str:
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        for line in info.read_text(encoding="utf-8", errors="replace").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+class Interrupts:
+    """Ctrl-C and SIGTERM take effect only where the state is whole; a second one is obeyed at once."""
+
+    def __init__(self) -> None:
+        self._asked, self._open = False, False
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> Interrupts:
+        if threading.current_thread() is threading.main_thread():
+            for sign in (signal.SIGINT, signal.SIGTERM):
+                self._before[sign] = signal.signal(sign, self._hear)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for sign, handler in self._before.items():
+            signal.signal(sign, handler)
+
+    def _hear(self, sign: int, frame: FrameType | None) -> None:
+        if self._asked:
+            os._exit(130)  # in the middle of something, but the last checkpoint is whole and lanes end by themselves
+        self._asked = True
+        if self._open:
+            raise KeyboardInterrupt
+
+    @contextmanager
+    def now(self) -> Iterator[None]:
+        """A stretch in which stopping is harmless."""
+        if self._asked:
+            raise KeyboardInterrupt
+        self._open = True
+        try:
+            yield
+        finally:
+            self._open = False
