@@ -184,7 +184,9 @@ def test_a_corrupt_file_is_named(tmp_path: Path, damage: str) -> None:
 def test_unknown_sources_say_what_there_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(FedloomError, match=r"FEDLOOM_DATA is not set; did you mean digits\?"):
         load("digit")
-    with pytest.raises(FedloomError, match=r"'cifar10' is not bundled and FEDLOOM_DATA is not set; Set FEDLOOM_DATA"):
+    with pytest.raises(
+        FedloomError, match=r"'cifar10' is not bundled and FEDLOOM_DATA is not set\. Set FEDLOOM_DATA to the folder"
+    ):
         load("cifar10")
     saved(tmp_path / "mnist.npz", content())
     saved(tmp_path / "femnist.npz", content())

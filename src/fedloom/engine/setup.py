@@ -24,7 +24,7 @@ from fedloom.keys import numpy_generator, seeded
 from fedloom.methods import Memory, Method, Task, method
 from fedloom.nets import Net, build, region_of
 from fedloom.recipe import Recipe
-from fedloom.weights import Layout, Regions, Weights
+from fedloom.weights import Layout, Regions, Status, Weights
 
 
 @dataclass(frozen=True)

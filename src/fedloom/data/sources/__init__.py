@@ -44,14 +44,12 @@ def _named(name: str) -> Path:
     if name in known:
         return known[name]
     near = get_close_matches(name, ["digits", *known], n=1)
-    hint = f"; did you mean {near[0]}?" if near else ""
+    hint = f"; did you mean {near[0]}?" if near else "."
     root = os.environ.get("FEDLOOM_DATA")
     if not root:
         raise FedloomError(
-            f"data {name!r} is not bundled and FEDLOOM_DATA is not set{hint or ';'} "
+            f"data {name!r} is not bundled and FEDLOOM_DATA is not set{hint} "
             f"Set FEDLOOM_DATA to the folder that holds {name}.npz, or use {FORMS}"
         )
     there = ", ".join(known) or "no npz file"
-    raise FedloomError(
-        f"data {name!r} is not in FEDLOOM_DATA ({root}), which holds {there}{hint or '.'} Allowed is {FORMS}"
-    )
+    raise FedloomError(f"data {name!r} is not in FEDLOOM_DATA ({root}), which holds {there}{hint} Allowed is {FORMS}")
