@@ -181,13 +181,13 @@ def _sentence(error: ValidationError) -> str:
         hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(model.model_fields)}"
         return f"{place or loc[-1]}: unknown field; {hint}"
     same = [item for item in problems if item["loc"][:1] == first["loc"][:1] and item["input"] == first["input"]]
-    said = " or ".join(dict.fromkeys(_plain(str(item["msg"])) for item in same))
+    said = " or ".join(dict.fromkeys(_plain(str(item["msg"])) for item in same)).replace(" or must be ", " or ")
     name = loc[0] if loc[0] != "data" or len(loc) == 1 else ".".join(loc[:2])
-    return f"{name}: {said} (got {first['input']!r})"
+    return f"{name}: {said} (got {first['input']})"
 
 
 def _plain(message: str) -> str:
-    message = message.removeprefix("Value error, ").removeprefix("Input ").removeprefix("should be ")
+    message = message.removeprefix("Value error, ").replace("Input should be", "must be")
     return message.replace("a valid integer, unable to parse string as an integer", "a whole number").replace(
         "a valid number, unable to parse string as a number", "a number"
     )

@@ -34,7 +34,8 @@ def normalised(image: Tensor, scale: float, mean: tuple[float, ...], std: tuple[
 def test_evaluation_is_the_definition_to_a_millionth(
     size: int, height: int, width: int, channels: int, scale: float
 ) -> None:
-    x = batch(size, height, width, channels) % int(scale + 1)
+    x = batch(size, height, width, channels)
+    x = x.clamp(max=int(scale))
     mean, std = MEAN[:channels], STD[:channels]
     for augment in ("none", "flip", "crop+flip"):
         out = Pipeline(scale, mean, std, augment)(x, None)
@@ -60,7 +61,7 @@ def test_the_memory_is_channels_last_so_that_convolutions_copy_nothing(
 
 def crops(image: Tensor, padding: int) -> dict[tuple[int, int, int], Tensor]:
     """Every outcome for one image, by (mirrored, top, left), computed pixel by pixel."""
-    height, width, channels = image.shape
+    height, width = image.shape[:2]
     found = {}
     for mirrored in (0, 1):
         for top in range(2 * padding + 1):
@@ -108,7 +109,7 @@ def test_mirroring_and_offsets_are_fair_and_differ_between_images() -> None:
     ramp = torch.arange(64, dtype=torch.uint8).view(1, 8, 8, 1).expand(2000, 8, 8, 1)
     out = Pipeline(1.0, (0.0,), (1.0,), "crop+flip")(ramp, torch_generator(0, "augment"))
     assert 0.45 < (out.diff(dim=3) == -1).any((1, 2, 3)).float().mean() < 0.55
-    assert len(out.unique(dim=0)) == 2 * 9 * 9
+    assert len({tuple(image.flatten().tolist()) for image in out}) == 2 * 9 * 9
 
 
 def test_the_same_generator_state_gives_the_same_batch_and_the_input_is_untouched() -> None:

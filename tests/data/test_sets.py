@@ -274,6 +274,23 @@ def test_processes_that_start_at_once_share_one_entry(tmp_path: Path, cache: Pat
     assert len(list(cache.iterdir())) == 1
 
 
+def test_what_killed_processes_left_is_swept_away_and_nothing_else(tmp_path: Path, cache: Path) -> None:
+    load(saved(tmp_path / "a.npz", content()))
+    (entry,) = cache.iterdir()
+    old, fresh, foreign = (
+        cache / name for name in (f".{entry.name}.{'0' * 32}", f".{entry.name}.{'1' * 32}", ".my-own.x")
+    )
+    for folder in (old, fresh, foreign):
+        folder.mkdir()
+    for folder in (old, foreign):
+        os.utime(folder, (0, 0))
+    load(saved(tmp_path / "b.npz", content()))
+    assert not old.exists()
+    assert fresh.exists()
+    assert foreign.exists()
+    assert entry.exists()
+
+
 def test_a_cache_that_cannot_be_written_says_which(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("FEDLOOM_CACHE", str(tmp_path / "file" / "cache"))

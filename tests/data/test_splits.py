@@ -3,6 +3,7 @@ from __future__ import annotations
 from collections import Counter
 from math import gcd
 from pathlib import Path
+from time import perf_counter
 
 import numpy as np
 import pytest
@@ -140,7 +141,7 @@ def test_every_shard_of_a_class_can_go_to_every_client() -> None:
     assert max(seen.values()) < 40
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     counts=st.lists(st.integers(40, 120), min_size=2, max_size=5),
     tests=st.integers(1, 30),
@@ -161,6 +162,13 @@ def test_dirichlet_owns_all_within_cap_and_minimum(
     assert (before[trained > 0] < sum(counts) / clients).all()
     assert (table(images.test_y, test, images.classes) == np.minimum(trained, tests)).all()
     assert all(len(set(part.tolist())) == len(part) for part in test)
+
+
+def test_dirichlet_gives_a_full_client_nothing_by_rounding() -> None:
+    images = made([40, 40], [1, 1])
+    for seed in range(60):
+        trained = table(images.train_y, both(split("dirichlet:0.5", images, 3, seed))[0], 2)
+        assert not trained[trained[:, 0] >= 80 / 3, 1].any()
 
 
 def test_dirichlet_is_even_for_a_large_number_and_skewed_for_a_small_one() -> None:
@@ -213,7 +221,9 @@ def test_a_pool_must_hold_indices_each_once(digits: ImageSet, pool: NDArray[np.i
 
 def test_many_clients_cost_little() -> None:
     images = made([30_000] * 10, [2_000] * 10)
+    start = perf_counter()
     partition = split("iid", images, 100_000, 0)
+    assert perf_counter() - start < 1
     assert partition.clients == 100_000
     assert set(np.diff(partition.train_offsets)) == {3}
 
@@ -267,9 +277,9 @@ def test_a_split_that_is_not_understood_is_refused(spec: str, sentence: str) -> 
             17,
             "51 shards cannot be dealt evenly from 10 classes; what works is shards:3 with 10 or 20 clients",
         ),
-        ("shards:3", 17, "or 17 clients with 10 shards each"),
+        ("shards:3", 17, "clients, or shards:10 with 17 clients"),
         ("shards:2", 200, "class 3 has 30 training images for 40 shards; what works is shards:2 with 150 clients"),
-        ("shards:2", 200, "or 200 clients with 1 shards each"),
+        ("shards:2", 200, "clients, or shards:1 with 200 clients"),
         ("dirichlet:0.5", 94, "930 training images are too few for 94 clients; use at most 93 clients"),
         ("dirichlet:0.01", 60, "use fewer than 60 clients or a number above 0.01"),
         ("iid", 0, "clients is 0; allowed is 1 to 930"),
@@ -293,16 +303,16 @@ def test_what_a_refused_sharding_advises_does_work(shards: int, clients: int, co
     try:
         split(f"shards:{shards}", images, clients, 0)
     except FedloomError as error:
-        _, _, advice = str(error).partition("what works is ")
-        words = advice.replace(":", " ").split()
-        numbers = [int(word) for word in words if word.isdecimal()]
-        first = words[0] == "shards"
-        with_clients = words.index("clients") if first else 0
-        count = sum(word.isdecimal() for word in words[:with_clients])
-        for number in numbers[1:count]:
-            assert split(f"shards:{shards}", images, number, 0).clients == number
-        for number in numbers[count + 1 :]:
-            assert split(f"shards:{number}", images, clients, 0).clients == clients
+        advice = str(error).partition("what works is ")[2]
+        for phrase in advice.split(", or ") if "with more images" not in advice else []:
+            before, after = phrase.split(" with ")
+            for spec in before.split(" or "):
+                for number in after.removesuffix(" clients").split(" or "):
+                    assert split(spec, images, int(number), 0).clients == int(number)
+        if f"shards:{shards} with" not in advice:
+            for fewer in range(1, sum(counts) + 1):
+                with pytest.raises(FedloomError):
+                    split(f"shards:{shards}", images, fewer, 0)
 
 
 def test_a_tiny_dirichlet_number_ends_with_a_sentence() -> None:

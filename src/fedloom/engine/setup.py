@@ -67,7 +67,7 @@ def about(field: str) -> Iterator[None]:
         yield
     except FedloomError as error:
         text = str(error)
-        raise type(error)(text if text.startswith(f"{field}:") else f"{field}: {text}") from None
+        raise type(error)(text if text.startswith((f"{field}:", f"{field} ")) else f"{field}: {text}") from None
 
 
 def prepare(

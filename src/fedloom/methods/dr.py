@@ -18,7 +18,7 @@ from torch import Tensor
 from fedloom.methods.part import Part
 from fedloom.methods.seen import Batch, Task
 from fedloom.nets import Net
-from fedloom.nets.heads import FixedHead, simplex_etf
+from fedloom.nets.heads import FixedHead, simplex_etf, weight_of
 
 
 class DR(Part):
@@ -28,7 +28,7 @@ class DR(Part):
     replaces: ClassVar[frozenset[str]] = frozenset({"head"})
 
     def build(self, net: Net, task: Task) -> Net:
-        net.head = FixedHead(simplex_etf(net.head.get_parameter("weight").detach()))
+        net.head = FixedHead(simplex_etf(weight_of(net.head)))
         return net
 
     def objective(self, batch: Batch) -> Tensor:

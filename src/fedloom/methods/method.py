@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import yaml
-from pydantic import ValidationError
 
 from fedloom.errors import FedloomError
 from fedloom.methods.part import EXCLUSIVE, Part
@@ -30,6 +29,13 @@ class Alias:
 
 def register(part: type[Part]) -> None:
     """Make a part known by its name; a second class of that name replaces the first only from the same place."""
+    if not re.fullmatch(r"[a-z_][a-z0-9_-]*", part.name):
+        raise FedloomError(
+            f"a part is called {part.name!r}; its name must be one that recipes can write: a lower-case letter, "
+            f"then lower-case letters, digits, _ and -"
+        )
+    if part.name in _ALIASES:
+        raise FedloomError(f"{part.name!r} is known already, as {_ALIASES[part.name].summary}; choose another name")
     known = _PARTS.get(part.name)
     if known and (known.__module__, known.__qualname__) != (part.__module__, part.__qualname__):
         raise FedloomError(
@@ -108,7 +114,7 @@ def method(text: str | Part | Method) -> Method:
 
 def _expand(name: str, arguments: dict[str, Any]) -> Iterable[Part]:
     if name in _PARTS:
-        return [_make(_PARTS[name], arguments)]
+        return [_PARTS[name](**arguments)]
     if name not in _ALIASES:
         known = sorted({*_PARTS, *_ALIASES})
         near = difflib.get_close_matches(name, known, n=1)
@@ -121,22 +127,9 @@ def _expand(name: str, arguments: dict[str, Any]) -> Iterable[Part]:
             allowed = ", ".join(k for part in parts for k in type(part).model_fields) or "none"
             raise FedloomError(f"method: {name} has no {key!r}; its hyper-parameters are: {allowed}")
     return [
-        _make(type(part), {**part.model_dump(), **{k: v for k, v in arguments.items() if k in type(part).model_fields}})
+        type(part)(**{**part.model_dump(), **{k: v for k, v in arguments.items() if k in type(part).model_fields}})
         for part in parts
     ]
-
-
-def _make(part: type[Part], arguments: dict[str, Any]) -> Part:
-    try:
-        return part(**arguments)
-    except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(str(item) for item in first["loc"])
-        if first["type"] == "extra_forbidden":
-            allowed = ", ".join(part.model_fields) or "none"
-            raise FedloomError(f"method: {part.name} has no {key!r}; its hyper-parameters are: {allowed}") from None
-        said = first["msg"][0].lower() + first["msg"][1:]
-        raise FedloomError(f"method: {part.name}({key}={arguments.get(key)!r}): {said}") from None
 
 
 def _arguments(text: str, term: str) -> dict[str, Any]:
@@ -145,18 +138,21 @@ def _arguments(text: str, term: str) -> dict[str, Any]:
         key, equals, value = item.partition("=")
         if not equals or not key.strip() or not value.strip():
             raise FedloomError(f"method: cannot read {item.strip()!r} in {term.strip()!r}; write key=value")
+        if key.strip() in found:
+            raise FedloomError(f"method: {key.strip()} stands twice in {term.strip()!r}; keep one")
         try:
             found[key.strip()] = yaml.safe_load(value)
-        except yaml.YAMLError:
+        except (yaml.YAMLError, ValueError):  # the latter: an impossible date
             raise FedloomError(f"method: cannot read the value {value.strip()!r} in {term.strip()!r}") from None
     return found
 
 
 def _split(text: str, at: str) -> list[str]:
-    """Split at a sign, but not inside brackets, and not at the + of an exponent (1e+3)."""
+    """Split at a sign, but not inside brackets (so not at the + of an exponent, 1e+3) nor inside double quotes."""
     pieces, depth, begin = [], 0, 0
-    for i, sign in enumerate(text):
-        depth += (sign in "([") - (sign in ")]")
+    plain = re.sub(r'"(?:[^"\\]|\\.)*"', lambda found: "_" * len(found[0]), text)
+    for i, sign in enumerate(plain):
+        depth += (sign in "([{") - (sign in ")]}")
         if sign == at and depth == 0:
             pieces.append(text[begin:i])
             begin = i + 1
@@ -168,14 +164,15 @@ def list_methods() -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     for name, part in _PARTS.items():
         fields = {key: field.default for key, field in part.model_fields.items()}
-        rows.append({"name": name, "summary": _line(part), "paper": part.paper, "parameters": fields, "sum": name})
+        row = {"name": name, "title": name, "sum": name, "summary": _line(part), "paper": part.paper}
+        rows.append({**row, "parameters": fields})
     for item in _ALIASES.values():
         parameters = {
             k: v for part in (method(item.sum).parts if item.sum else ()) for k, v in part.model_dump().items()
         }
-        rows.append(
-            {"name": item.name, "summary": item.summary, "paper": item.paper, "parameters": parameters, "sum": item.sum}
-        )
+        title = f"{item.name} = {item.sum}" if item.sum else item.name
+        row = {"name": item.name, "title": title, "sum": item.sum, "summary": item.summary, "paper": item.paper}
+        rows.append({**row, "parameters": parameters})
     return sorted(rows, key=lambda row: str(row["name"]))
 
 

@@ -14,13 +14,17 @@ hook does nothing by default; the engine calls only those that a part overrides.
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from torch import Tensor
 
+from fedloom.errors import FedloomError
 from fedloom.methods.seen import Batch, Client, Memory, Phase, Server, Task
 from fedloom.nets import Net
 from fedloom.weights import Regions
@@ -59,6 +63,12 @@ class Part(BaseModel):
         if "name" not in cls.__dict__:
             cls.name = cls.__name__.lower()
         register(cls)
+
+    def __init__(self, **values: Any) -> None:
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            raise FedloomError(f"method: {self.name}{_sentence(error, type(self).model_fields)}") from None
 
     # structure, once
     def build(self, net: Net, task: Task) -> Net:
@@ -138,12 +148,33 @@ class Part(BaseModel):
         return Method((self, *(other.parts if isinstance(other, Method) else (other,))))
 
     def __str__(self) -> str:
-        given = [f"{k}={getattr(self, k)}" for k, f in type(self).model_fields.items() if getattr(self, k) != f.default]
+        values = self.model_dump(mode="json")
+        given = [
+            f"{k}={_spell(values[k])}" for k, f in type(self).model_fields.items() if getattr(self, k) != f.default
+        ]
         return f"{self.name}({', '.join(given)})" if given else self.name
 
     __repr__ = __str__
 
     def spelled(self) -> str:
-        """With every hyper-parameter written out."""
-        values = ", ".join(f"{k}={getattr(self, k)}" for k in type(self).model_fields)
+        """With every hyper-parameter written out; reading this text gives an equal part."""
+        values = ", ".join(f"{k}={_spell(value)}" for k, value in self.model_dump(mode="json").items())
         return f"{self.name}({values})" if values else self.name
+
+
+def _spell(value: Any) -> str:
+    """A value as recipes write it: a plain word as it is, unless YAML takes it for something else; all others as JSON."""
+    if isinstance(value, str) and re.fullmatch(r"[A-Za-z_][\w-]*", value) and yaml.safe_load(value) == value:
+        return value
+    return json.dumps(value)
+
+
+def _sentence(error: ValidationError, known: Mapping[str, Any]) -> str:
+    """What is wrong with the first bad hyper-parameter, to be read after the part's name."""
+    first = error.errors()[0]
+    key = ".".join(str(item) for item in first["loc"])
+    if first["type"] == "extra_forbidden":
+        return f" has no {key!r}; its hyper-parameters are: {', '.join(known) or 'none'}"
+    if first["type"] == "missing":
+        return f" needs a value for {key!r}"
+    return f"({key}={first['input']!r}): {first['msg'][0].lower()}{first['msg'][1:]}"

@@ -77,7 +77,7 @@ class Dirichlet(Scheme):
             if not total > 0:  # for tiny A all the mass may lie on full clients, or be lost to rounding
                 return None
             cuts = (np.cumsum(p / total) * size).astype(np.int64)
-            cuts[-1] = size
+            cuts[np.flatnonzero(p)[-1] :] = size  # rounding leaves nothing over for a full client at the end
             row[:] = np.diff(cuts, prepend=0)
             held += row
         return counts

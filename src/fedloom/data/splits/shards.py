@@ -70,30 +70,21 @@ class Shards(Scheme):
         total = self.shards * clients
         if total % classes == 0 and total // classes <= most:
             return total // classes
-        advice = _advice(
-            f"shards:{self.shards} with",
-            "clients",
-            clients,
-            classes // gcd(self.shards, classes),
-            most * classes // self.shards,
-        ) + _advice(
-            f"{clients} clients with",
-            "shards each",
-            self.shards,
-            classes // gcd(clients, classes),
-            most * classes // clients,
-        )
+        advice = []
+        if near := _near(clients, classes // gcd(self.shards, classes), most * classes // self.shards):
+            advice.append(f"{self} with {' or '.join(map(str, near))} clients")
+        if near := _near(self.shards, classes // gcd(clients, classes), most * classes // clients):
+            advice.append(f"{' or '.join(f'shards:{number}' for number in near)} with {clients} clients")
         if total % classes:
             fault = f"{total} shards cannot be dealt evenly from {classes} classes"
         else:
             scarce = int(counts.argmin())
             fault = f"class {scarce} has {most} training images for {total // classes} shards"
-        instead = " or ".join(advice) or "a set with more images of each class, or another split"
+        instead = ", or ".join(advice) or "a set with more images of each class, or another split"
         raise FedloomError(f"split {self} with {clients} clients: {fault}; what works is {instead}")
 
 
-def _advice(before: str, what: str, value: int, step: int, most: int) -> list[str]:
-    """The multiples of step nearest to value from below and above that are not more than most."""
+def _near(value: int, step: int, most: int) -> list[int]:
+    """The multiples of step nearest to value, from below and above, that are not more than most."""
     below = min(value, most) // step * step
-    near = [number for number in (below, below + step) if 0 < number <= most]
-    return [f"{before} {' or '.join(map(str, near))} {what}"] if near else []
+    return [number for number in (below, below + step) if 0 < number <= most]

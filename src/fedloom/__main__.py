@@ -1,0 +1,5 @@
+"""`python -m fedloom` is `fedloom`."""
+
+from fedloom.cli import main
+
+main()

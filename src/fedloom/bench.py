@@ -1,0 +1,185 @@
+"""Speed of this machine: samples a second for three workloads, and how near they come to what the cores can do.
+
+The limit is what matrix products reach with as many one-thread processes as there are lanes, at the same time. A
+workload's share of it is its floating-point operations (forward and backward, counted by torch) over its seconds.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from rich.table import Table
+from torch.utils.flop_counter import FlopCounterMode
+
+from fedloom.engine.folder import create
+from fedloom.engine.lanes import count
+from fedloom.engine.setup import prepare
+from fedloom.errors import FedloomError
+from fedloom.nets import build
+from fedloom.recipe import Recipe, recipe
+from fedloom.report.table import plain_table
+from fedloom.run import federation
+
+
+@dataclass(frozen=True)
+class Workload:
+    name: str
+    title: str
+    model: str
+    shape: tuple[int, int, int]  # H, W, C
+    clients: int
+    cohort: int
+    samples: int  # a client
+    batch: int
+
+
+WORKLOADS = (
+    Workload("lenet", "LeNet 32x32, 10 clients x 500, batch 50", "lenet", (32, 32, 3), 10, 10, 500, 50),
+    Workload("cnn", "small CNN 28x28, 50 clients x 50, batch 10", "cnn", (28, 28, 1), 1000, 50, 50, 10),
+    Workload("mobilenet", "MobileNet 32x32, 10 clients x 500, batch 50", "mobilenet", (32, 32, 3), 10, 10, 500, 50),
+)
+
+SIDE = 1024  # of the matrices whose product is the limit
+
+
+def bench(seconds: float, only: str | None, precision: str, say: Callable[[str], None]) -> Table:
+    """Measure all workloads, or one; returns the table that is printed."""
+    chosen = [w for w in WORKLOADS if only in (None, w.name)]
+    if not chosen:
+        raise FedloomError(f"only: {only!r} is unknown; allowed are {', '.join(w.name for w in WORKLOADS)}")
+    lanes = count("auto", "cpu")
+    table = plain_table(
+        f"{lanes} lanes, {precision}",
+        ["workload", "s/round", "samples/s", "GFLOP/s", "limit", "share", "overhead", "first round after"],
+    )
+    for workload in chosen:
+        say(f"measuring {workload.title} …")
+        before = limit(lanes)
+        timed = measure(workload, seconds, precision)
+        ceiling = max(before, limit(lanes))
+        samples = workload.cohort * workload.samples / timed.round
+        speed = samples * operations(workload) / 1e9
+        table.add_row(
+            workload.title,
+            f"{timed.round:.3f}",
+            f"{samples:,.0f}",
+            f"{speed:.0f}",
+            f"{ceiling:.0f}",
+            f"{100 * speed / ceiling:.0f} %",
+            f"{100 * timed.overhead:.1f} %",
+            f"{timed.ready:.2f} s",
+        )
+    return table
+
+
+@dataclass(frozen=True)
+class Timed:
+    round: float  # median seconds
+    overhead: float  # share of the lanes' time that is not forward, backward and step
+    ready: float  # seconds from the recipe to the end of the first round
+
+
+def measure(workload: Workload, seconds: float, precision: str) -> Timed:
+    """Rounds of plain FedAvg on random images until the time is up, at least three after the first."""
+    with tempfile.TemporaryDirectory() as folder:
+        given = _recipe(workload, Path(folder), precision)
+        began = time.perf_counter()
+        experiment = prepare(given)
+        with federation(experiment, create(experiment, Path(folder) / "run")) as fed:
+            fed.round()
+            ready = time.perf_counter() - began
+            rounds: list[float] = []
+            while len(rounds) < 3 or time.perf_counter() - began < seconds:
+                rounds.append(float(fed.round()["seconds"]))
+            middle = float(np.median(rounds))
+            bare = _bare(workload, given, fed.lanes.count)
+    return Timed(middle, max(0.0, 1 - bare / middle), ready)
+
+
+def _recipe(workload: Workload, folder: Path, precision: str) -> Recipe:
+    draw = np.random.default_rng(0)
+    count = workload.clients * workload.samples
+    images = draw.integers(0, 256, (count + 10, *workload.shape), dtype=np.uint8)
+    labels = draw.integers(0, 10, count + 10)
+    path = folder / "random.npz"
+    np.savez(path, train_x=images[10:], train_y=labels[10:], test_x=images[:10], test_y=labels[:10])
+    return recipe(
+        {
+            "data": str(path),
+            "split": "iid",
+            "clients": workload.clients,
+            "fraction": workload.cohort / workload.clients,
+            "model": workload.model,
+            "batch": workload.batch,
+            "lr": 0.01,
+            "bn": "batch",
+            "rounds": 1_000_000,
+            "precision": precision,
+        }
+    )
+
+
+def _bare(workload: Workload, given: Recipe, lanes: int) -> float:
+    """Seconds that a round's forward, backward and SGD steps alone take, in as many processes, by a plain loop."""
+    steps = workload.cohort * workload.samples // workload.batch
+    context = multiprocessing.get_context("fork")
+    with context.Pool(lanes) as pool:
+        times = pool.map(_steps, [(workload, given.precision, max(steps // lanes, 1))] * lanes, chunksize=1)
+    return max(times)
+
+
+def _steps(task: tuple[Workload, str, int]) -> float:
+    workload, precision, steps = task
+    torch.set_num_threads(1)
+    net, x, y = _problem(workload)
+    net.train()
+    optimiser = torch.optim.SGD(net.parameters(), lr=0.01, momentum=0.9)
+    for step in range(steps + 2):
+        if step == 2:
+            began = time.perf_counter()
+        optimiser.zero_grad()
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=precision == "bf16"):
+            loss = torch.nn.functional.cross_entropy(net(x), y)
+        torch.autograd.backward(loss)
+        optimiser.step()
+    return time.perf_counter() - began
+
+
+def _problem(workload: Workload) -> tuple[torch.nn.Module, torch.Tensor, torch.Tensor]:
+    height, width, channels = workload.shape
+    net = build(workload.model, (channels, height, width), 10, "batch")
+    x = torch.rand(workload.batch, channels, height, width).contiguous(memory_format=torch.channels_last)
+    return net, x, torch.arange(workload.batch) % 10
+
+
+def operations(workload: Workload) -> float:
+    """Floating-point operations of forward and backward for one sample."""
+    net, x, y = _problem(workload)
+    counter = FlopCounterMode(display=False)
+    with counter:
+        torch.autograd.backward(torch.nn.functional.cross_entropy(net(x), y))
+    return float(counter.get_total_flops() / workload.batch)
+
+
+def limit(lanes: int) -> float:
+    """GFLOP/s of float32 matrix products in as many one-thread processes at once."""
+    with multiprocessing.get_context("fork").Pool(lanes) as pool:
+        return float(sum(pool.map(_multiply, [1.0] * lanes, chunksize=1)))
+
+
+def _multiply(seconds: float) -> float:
+    torch.set_num_threads(1)
+    a, b = torch.rand(SIDE, SIDE), torch.rand(SIDE, SIDE)
+    c = a @ b
+    began, done = time.perf_counter(), 0
+    while time.perf_counter() - began < seconds:
+        torch.mm(a, b, out=c)
+        done += 1
+    return 2 * SIDE**3 * done / (time.perf_counter() - began) / 1e9

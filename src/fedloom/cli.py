@@ -1,0 +1,260 @@
+"""The command line: parse, call, print. Every wrong value is one sentence and exit code 2."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from typer import Argument, Option
+
+from fedloom import __version__, api
+from fedloom.bench import bench as run_bench
+from fedloom.compare import Tuning
+from fedloom.data import list_sets, list_splits
+from fedloom.engine.setup import import_parts
+from fedloom.errors import FedloomError, Interrupted
+from fedloom.methods import list_methods
+from fedloom.nets import list_models
+from fedloom.recipe import assign, read_recipe
+from fedloom.report.progress import Bar
+from fedloom.report.table import comparison_legend, comparison_table, listing, personal_table, summary_table
+
+app = typer.Typer(
+    help="Federated learning for clients whose data disagree: a method is a sum of parts.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+USAGE = typer.BadParameter.__bases__[0]  # typer may carry a click of its own, so the class is taken from typer
+out = Console()
+err = Console(stderr=True)
+
+FLAGS = {
+    "data": "digits | NAME in $FEDLOOM_DATA | PATH.npz | hf:owner/name | folder:PATH",
+    "split": "iid | shards:S | dirichlet:A",
+    "clients": "how many clients there are",
+    "model": "a net's name (fedloom list models) | package.module:function",
+    "method": 'a sum of parts, as "scaffold + fn" (fedloom list methods)',
+    "rounds": "how many rounds",
+    "fraction": "share of the clients in a round",
+    "epochs": "local epochs",
+    "batch": "local batch size | full",
+    "lr": "learning rate",
+    "momentum": "of local SGD",
+    "weight_decay": "of local SGD",
+    "schedule": "constant | step | exp:0.998 | cosine",
+    "weighting": "of clients in the average: samples | uniform",
+    "augment": "none | flip | crop+flip",
+    "precision": "fp32 | bf16",
+    "lanes": "auto | how many processes",
+    "seed": "of everything that is drawn",
+    "eval_every": "rounds between tests (0: only after the last)",
+    "name": "the run goes to runs/NAME",
+    "out": "the run goes here",
+}
+
+
+def recipe_flags(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the recipe's flags in place of its **flags."""
+    own = [p for p in inspect.signature(command, eval_str=True).parameters.values() if p.kind is not p.VAR_KEYWORD]
+    more = [
+        inspect.Parameter(
+            name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=None,
+            annotation=Annotated[
+                str | None,
+                Option(f"--{name.replace('_', '-')}", help=text, show_default=False, rich_help_panel="Recipe"),
+            ],
+        )
+        for name, text in FLAGS.items()
+    ]
+    settings = inspect.Parameter(
+        "set_",
+        inspect.Parameter.KEYWORD_ONLY,
+        default=None,
+        annotation=Annotated[
+            list[str] | None,
+            Option("--set", help="any other field: a.b=value", show_default=False, rich_help_panel="Recipe"),
+        ],
+    )
+    parts = inspect.Parameter(
+        "parts",
+        inspect.Parameter.KEYWORD_ONLY,
+        default=None,
+        annotation=Annotated[
+            list[str] | None,
+            Option(
+                "--parts",
+                help="a module or .py file with parts of your own",
+                show_default=False,
+                rich_help_panel="Recipe",
+            ),
+        ],
+    )
+    keyword_only = [p.replace(kind=p.KEYWORD_ONLY) for p in own]
+    command.__signature__ = inspect.Signature([*keyword_only, *more, parts, settings])  # type: ignore[attr-defined]
+    command.__annotations__ = {}
+    return command
+
+
+def _fields(given: Path | None, flags: dict[str, Any]) -> dict[str, Any]:
+    """A recipe file with the flags laid over it, then --set."""
+    settings = flags.pop("set_") or []
+    if not flags["parts"]:
+        flags.pop("parts")
+    found = api.gather(read_recipe(given) if given else None, {k: v for k, v in flags.items() if v is not None})
+    for setting in settings:
+        assign(found, setting)
+    return found
+
+
+@app.command()
+@recipe_flags
+def run(
+    recipe: Annotated[Path | None, Argument(help="a YAML file; flags go over it", show_default=False)] = None,
+    resume: Annotated[
+        Path | None, Option(help="carry on an interrupted run in this folder", show_default=False)
+    ] = None,
+    quiet: Annotated[bool, Option("--quiet", "-q", help="print nothing but errors")] = False,
+    **flags: Any,
+) -> None:
+    """Run one experiment, or carry one on."""
+    with Bar(Console(quiet=True) if quiet else out) as bar:
+        if resume is not None:
+            lanes = flags.pop("lanes")
+            if given := [name for name, value in flags.items() if value]:
+                name = given[0].rstrip("_").replace("_", "-")
+                raise FedloomError(f"--resume: the recipe is the folder's own; leave out --{name}")
+            done = api.run(resume=resume, watcher=bar, lanes=lanes)
+        else:
+            done = api.run(_fields(recipe, flags), watcher=bar)
+    if not quiet:
+        out.print(summary_table(done.summary))
+        out.print(f"run folder: {done.path}", highlight=False, soft_wrap=True)
+
+
+@app.command()
+@recipe_flags
+def compare(
+    recipe: Annotated[Path | None, Argument(help="a YAML file; flags go over it", show_default=False)] = None,
+    methods: Annotated[
+        str, Option(help='"fedavg; fn @ lr=0.3; dr + fd @ lr=1 epochs=2"')
+    ] = "fedavg; fn; babu; dr + fd",
+    seeds: Annotated[int, Option(help="how many seeds, beginning with --seed")] = 1,
+    personal: Annotated[bool, Option(help="also fine-tune every client")] = True,
+    personal_part: Annotated[str, Option(help="what is fine-tuned: full | head | body")] = "full",
+    personal_epochs: Annotated[int, Option(help="epochs of fine-tuning")] = 5,
+    personal_rate: Annotated[float, Option(help="its learning rate, as a share of the method's own")] = 0.1,
+    **flags: Any,
+) -> None:
+    """Run several methods on the same clients and print one table."""
+    tuning = Tuning(personal_part, personal_epochs, personal_rate) if personal else None  # type: ignore[arg-type]
+    with Bar(out) as bar:
+        found = api.compare(methods, seeds, given=_fields(recipe, flags), tuning=tuning, watcher=bar)
+    out.print(comparison_table(found))
+    out.print(comparison_legend(found), highlight=False)
+    root = found.results[0].run.path.parent.parent
+    out.print(f"run folders: {root}/*/seed*", highlight=False, soft_wrap=True)
+
+
+@app.command()
+def personalize(
+    path: Annotated[Path, Argument(help="the folder of a finished run", show_default=False)],
+    part: Annotated[str, Option(help="full | head | body")] = "full",
+    epochs: Annotated[int, Option(help="epochs of fine-tuning")] = 5,
+    lr: Annotated[float, Option(help="its learning rate")] = 0.001,
+) -> None:
+    """Fine-tune every client's model on its own data: initial and personal accuracy."""
+    found = api.personalize(path, part, epochs, lr)  # type: ignore[arg-type]
+    out.print(personal_table(found))
+    out.print(f"per client: {path / 'personal'}", highlight=False, soft_wrap=True)
+
+
+@app.command(name="list")
+def list_(
+    what: Annotated[str, Argument(help="methods | models | data | splits", show_default=False)],
+    parts: Annotated[list[str] | None, Option(help="a module or .py file with parts of your own")] = None,
+) -> None:
+    """Names that recipes may use."""
+    import_parts(tuple(parts or ()))
+    tables: dict[str, Callable[[], Any]] = {
+        "methods": lambda: listing(
+            list_methods(),
+            {
+                "name": "name",
+                "sum": "sum",
+                "summary": "what it does",
+                "paper": "paper",
+                "parameters": "hyper-parameters",
+            },
+        ),
+        "models": lambda: listing(
+            list_models(),
+            {
+                "name": "name",
+                "line": "what it is",
+                "origin": "as in",
+                "smallest": "from px",
+                "parameters": "weights at 32x32x3",
+            },
+        ),
+        "data": lambda: listing(list_sets(), {"name": "name", "summary": "what it is", "file": "file"}),
+        "splits": lambda: listing(
+            list_splits(), {"name": "name", "example": "example", "summary": "who holds what", "paper": "paper"}
+        ),
+    }
+    if what not in tables:
+        raise FedloomError(f"list: {what!r} is unknown; allowed are {', '.join(tables)}")
+    out.print(tables[what]())
+
+
+@app.command()
+def bench(
+    seconds: Annotated[float, Option(help="time for each workload")] = 20.0,
+    only: Annotated[str | None, Option(help="one workload: lenet | cnn | mobilenet", show_default=False)] = None,
+    precision: Annotated[str, Option(help="fp32 | bf16")] = "fp32",
+) -> None:
+    """Speed against the measured limit of this machine."""
+    out.print(run_bench(seconds, only, precision, lambda text: err.print(text, highlight=False)))
+
+
+@app.callback(invoke_without_command=True)
+def _version(
+    version: Annotated[bool, Option("--version", help="print the version and end")] = False,
+) -> None:
+    if version:
+        out.print(__version__, highlight=False)
+        raise typer.Exit
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """The entry point; ends the process."""
+    try:
+        code = app(arguments, standalone_mode=False)
+    except Interrupted as error:
+        _say(str(error))
+        sys.exit(130)
+    except FedloomError as error:
+        _say(f"error: {error}")
+        sys.exit(2)
+    except USAGE as error:
+        _say(f"error: {error.format_message()}")
+        sys.exit(2)
+    except (KeyboardInterrupt, typer.Abort):
+        _say("stopped")
+        sys.exit(130)
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _say(text: str) -> None:
+    err.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+if __name__ == "__main__":
+    main()

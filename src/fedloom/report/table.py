@@ -1,0 +1,105 @@
+"""Tables for the terminal: what a run, a comparison or a fine-tuning came to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.markup import escape
+from rich.table import Table
+
+from fedloom.compare import Comparison
+from fedloom.measure.personal import Personal
+
+
+def percent(mean: float, deviation: float | None = None) -> str:
+    return f"{100 * mean:.2f}" if deviation is None else f"{100 * mean:.2f} ± {100 * deviation:.2f}"
+
+
+def size(count: float) -> str:
+    """Bytes in a unit that reads well."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000 or unit == "GB":
+            break
+        count /= 1000
+    return f"{count:.0f} {unit}" if unit == "B" else f"{count:.2f} {unit}"
+
+
+def plain_table(title: str, columns: Sequence[str], text_columns: int = 1) -> Table:
+    table = Table(title=title or None, box=SIMPLE_HEAD, title_justify="left", title_style="bold")
+    for number, column in enumerate(columns):
+        table.add_column(column, justify="left" if number < text_columns else "right", no_wrap=number >= text_columns)
+    return table
+
+
+def summary_table(summary: Mapping[str, Any]) -> Table:
+    table = plain_table(str(summary["method"]), ["", "value"])
+    clients = summary["client_accuracy"]
+    table.add_row("global accuracy, pooled test set", percent(summary["test_accuracy"]))
+    table.add_row("global model on each client's test set", percent(clients["mean"], clients["std"]))
+    if "personal_accuracy" in summary:
+        own = summary["personal_accuracy"]
+        table.add_row("each client's own model on its test set", percent(own["mean"], own["std"]))
+    if "best_by_validation" in summary:
+        best = summary["best_by_validation"]
+        table.add_row(f"round {best['round']}, best on validation", percent(best["test_accuracy"]))
+    table.add_row("seconds a round", f"{summary['seconds'] / summary['rounds']:.3f}")
+    traffic = (summary["bytes_down"] + summary["bytes_up"]) / summary["rounds"]
+    table.add_row("traffic a round", size(traffic))
+    if summary["lost"]:
+        table.add_row("uploads lost", str(summary["lost"]))
+    return table
+
+
+def comparison_table(found: Comparison) -> Table:
+    """One row a method; the best of each accuracy column in bold."""
+    seeds = len(found.of(found.rows[0]))
+    over = f"mean ± deviation over {seeds} seeds" if seeds > 1 else "one seed"
+    names = ["global", "client"] + (["personal"] if found.tuning else [])
+    titles = {"global": "global", "client": "each client", "personal": "personal"}
+    table = plain_table(f"accuracy in %, {over}", ["method", *(titles[n] for n in names), "s/round", "traffic/round"])
+    best = {name: max(round(found.mean(row, name), 4) for row in found.rows) for name in names}
+    for row in found.rows:
+        cells = []
+        for name in names:
+            mean, deviation = found.mean(row, name), found.deviation(row, name)
+            text = percent(mean, deviation if seeds > 1 else None)
+            cells.append(f"[bold]{text}[/bold]" if round(mean, 4) == best[name] else text)
+        table.add_row(escape(row), *cells, f"{found.mean(row, 'seconds'):.3f}", size(found.mean(row, "bytes")))
+    return table
+
+
+def comparison_legend(found: Comparison) -> str:
+    text = "global: the global model on the pooled test set; each client: before fine-tuning, on each client's own test set"
+    if found.tuning:
+        t = found.tuning
+        text += f"; personal: the same after {t.epochs} epochs of fine-tuning ({t.part}, {t.rate_share:g} x the method's lr)"
+    return text + "."
+
+
+def personal_table(found: Personal) -> Table:
+    table = plain_table(
+        f"accuracy in % on each client's own test set, fine-tuning {found.part} at lr {found.lr:g}",
+        ["epochs", "mean ± deviation", "worst", "quarter", "median", "three quarters"],
+    )
+    for epoch, row in enumerate(found.curve):
+        if row["clients"]:
+            rest = (percent(row[name]) for name in ("worst", "quarter", "median", "three_quarters"))
+            name = "0 (initial)" if epoch == 0 else str(epoch)
+            table.add_row(name, percent(row["mean"], row["std"]), *rest)
+    return table
+
+
+def listing(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, str]) -> Table:
+    """Rows of a registry; `columns` maps keys to titles."""
+    table = plain_table("", list(columns.values()), len(columns))
+    for row in rows:
+        table.add_row(*(escape(_text(row.get(key, ""))) for key in columns))
+    return table
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key}={item}" for key, item in value.items())
+    return f"{value:,}" if isinstance(value, int) else str(value)
