@@ -30,7 +30,9 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-USAGE = typer.BadParameter.__bases__[0]  # typer may carry a click of its own, so the class is taken from typer
+USAGE: type[typer.BadParameter] = typer.BadParameter.__bases__[
+    0
+]  # typer may carry a click of its own, so the class is taken from typer
 out = Console()
 err = Console(stderr=True)
 
@@ -186,13 +188,7 @@ def list_(
     tables: dict[str, Callable[[], Any]] = {
         "methods": lambda: listing(
             list_methods(),
-            {
-                "name": "name",
-                "sum": "sum",
-                "summary": "what it does",
-                "paper": "paper",
-                "parameters": "hyper-parameters",
-            },
+            {"title": "name", "summary": "what it does", "paper": "paper", "parameters": "parameters"},
         ),
         "models": lambda: listing(
             list_models(),

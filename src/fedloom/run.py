@@ -24,10 +24,10 @@ from fedloom.engine import checkpoint
 from fedloom.engine.board import Board
 from fedloom.engine.files import append_line, keep_lines, read_lines, read_tensors, write_json, write_tensors
 from fedloom.engine.folder import RunFolder, create, place
-from fedloom.engine.lanes import Lanes, count, one_thread
+from fedloom.engine.lanes import Lanes, count
 from fedloom.engine.memory import ClientMemory
 from fedloom.engine.rounds import Federation
-from fedloom.engine.setup import Experiment, prepare
+from fedloom.engine.setup import Experiment, one_thread, prepare
 from fedloom.engine.state import State
 from fedloom.engine.worker import Worker
 from fedloom.errors import Interrupted
@@ -85,7 +85,8 @@ def start(recipe: Recipe, watcher: Watcher | None = None) -> Run:
     """Run a recipe in a new folder."""
     experiment = prepare(recipe)
     path = place(recipe, recipe.method)
-    told = recipe.changed(method=experiment.method.spelled(), name=path.name, out=str(path))
+    name = path.name.lstrip(".") or None  # a hidden folder, or the one we stand in
+    told = recipe.changed(method=experiment.method.spelled(), name=name, out=str(path))
     experiment = replace(experiment, recipe=told)
     return _go(experiment, create(experiment, path), watcher or Silent())
 
@@ -117,7 +118,7 @@ def federation(experiment: Experiment, folder: RunFolder) -> Iterator[Federation
 def _go(experiment: Experiment, folder: RunFolder, watcher: Watcher) -> Run:
     recipe = experiment.recipe
     identity = recipe.digest()
-    with federation(experiment, folder) as fed, Interrupts() as interrupts:
+    with folder.held(), federation(experiment, folder) as fed, Interrupts() as interrupts:
         state = fed.state
         for text in checkpoint.restore(folder.checkpoints, state, fed.memory, identity):
             watcher.note(f"passed over a checkpoint: {text}")
@@ -228,7 +229,8 @@ class Interrupts:
     """Ctrl-C and SIGTERM take effect only where the state is whole; a second one is obeyed at once."""
 
     def __init__(self) -> None:
-        self._asked, self._open = False, False
+        self._asked: int | None = None
+        self._open = False
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> Interrupts:
@@ -237,21 +239,23 @@ class Interrupts:
                 self._before[sign] = signal.signal(sign, self._hear)
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: object, *_: object) -> None:
         for sign, handler in self._before.items():
             signal.signal(sign, handler)
+        if self._asked is not None and kind is None:
+            signal.raise_signal(self._asked)  # too late to stop this run, but not what its caller does next
 
     def _hear(self, sign: int, frame: FrameType | None) -> None:
-        if self._asked:
+        if self._asked is not None:
             os._exit(130)  # in the middle of something, but the last checkpoint is whole and lanes end by themselves
-        self._asked = True
+        self._asked = sign
         if self._open:
             raise KeyboardInterrupt
 
     @contextmanager
     def now(self) -> Iterator[None]:
         """A stretch in which stopping is harmless."""
-        if self._asked:
+        if self._asked is not None:
             raise KeyboardInterrupt
         self._open = True
         try:

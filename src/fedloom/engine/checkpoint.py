@@ -26,11 +26,12 @@ class Checkpoint:
 
 
 def save(folder: Path, state: State, memory: ClientMemory, recipe_digest: str) -> None:
-    tensors = {**state.tensors(), **memory.checkpoint(state.round)}
+    tensors = {**state.tensors(), **memory.checkpoint()}
     metadata = {"round": str(state.round), "recipe": recipe_digest}
     write_tensors(_path(folder, state.round), tensors, metadata, durable=True)
     for path in _found(folder)[KEPT:]:
         path.unlink()
+    memory.settle(state.round)
 
 
 def restore(folder: Path, state: State, memory: ClientMemory, recipe_digest: str) -> list[str]:

@@ -7,18 +7,23 @@ It appears complete in one move, so a folder that exists can be resumed, wheneve
 
 from __future__ import annotations
 
-import contextlib
+import fcntl
 import os
 import re
 import shutil
 import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from fedloom.data import Partition
-from fedloom.engine.files import read_tensors, write, write_tensors
-from fedloom.engine.setup import Experiment, prepare
+from fedloom.data import Partition, load
+from fedloom.engine.files import read_tensors, sweep, write, write_tensors
+from fedloom.engine.setup import Experiment, about, prepare
 from fedloom.errors import FedloomError
 from fedloom.recipe import Recipe, read_recipe, recipe
+
+PATIENCE = 5.0  # seconds: lanes of a killed process hold its lock until they have ended
 
 
 class RunFolder:
@@ -47,17 +52,51 @@ class RunFolder:
         """Everything the run needs, with its own partition and first weights; its data must be what they were."""
         stored = self.recipe()
         initial, told = read_tensors(self.initial)
-        experiment = prepare(stored, Partition.load(self.partition), initial)
-        if told.get("data") != experiment.images.digest:
+        if told.get("recipe") != stored.digest():
+            raise FedloomError(
+                f"{self.recipe_yaml} is no longer the recipe of this run; start a new run with it instead"
+            )
+        with about("data"):
+            images = load(stored.data.name, stored.data.resize)
+        if told.get("data") != images.digest:
             raise FedloomError(f"data: {stored.data.name} is no longer what {self.path} was trained on")
-        return experiment
+        return prepare(stored, Partition.load(self.partition, images), initial)
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Only one process works in a folder at a time; the lock ends with the process, however that ends."""
+        descriptor = os.open(self.path, os.O_RDONLY)
+        try:
+            until = time.monotonic() + PATIENCE
+            while not _locked(descriptor):
+                if time.monotonic() > until:
+                    raise FedloomError(f"{self.path}: another process is at work on this run; wait for it or end it")
+                time.sleep(0.05)
+            for place in (self.path, self.checkpoints, self.client_memory):
+                sweep(place)
+            yield
+        finally:
+            os.close(descriptor)
+
+
+def _locked(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True  # a file system without locks
+    return True
 
 
 def create(experiment: Experiment, path: Path) -> RunFolder:
     """Write a new folder beside its place, then move it there."""
     refuse_existing(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    made = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        made = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
+    except OSError as error:
+        raise _unwritable(path, error) from None
     try:
         os.chmod(made, 0o755)
         folder = RunFolder(made)
@@ -66,13 +105,18 @@ def create(experiment: Experiment, path: Path) -> RunFolder:
         experiment.partition.save(folder.partition)
         metadata = {"recipe": experiment.recipe.digest(), "data": experiment.images.digest}
         write_tensors(folder.initial, experiment.layout.tensors(experiment.initial), metadata)
-        with contextlib.suppress(OSError):
-            path.rmdir()  # an empty folder is no obstacle
-        os.rename(made, path)
-    except BaseException:
+        os.rename(made, path)  # an empty folder is no obstacle
+    except BaseException as error:
         shutil.rmtree(made, ignore_errors=True)
+        if isinstance(error, OSError):
+            refuse_existing(path)  # another process was first
+            raise _unwritable(path, error) from None
         raise
     return RunFolder(path)
+
+
+def _unwritable(path: Path, error: OSError) -> FedloomError:
+    return FedloomError(f"out: {path} cannot be written ({error.strerror}); choose another place")
 
 
 def refuse_existing(path: Path) -> None:
@@ -91,6 +135,17 @@ def place(given: Recipe, method: str) -> Path:
     words = [method, Path(given.data.name.replace(":", "-")).stem, given.split, given.model, f"seed{given.seed}"]
     base = "_".join(re.sub(r"[^A-Za-z0-9.]+", "-", word).strip("-") for word in words)[:120]
     path, number = Path("runs") / base, 2
-    while path.exists():
+    while not _reserved(path):
         path, number = Path("runs") / f"{base}-{number}", number + 1
     return path
+
+
+def _reserved(path: Path) -> bool:
+    """Whether the name was free; an empty folder now keeps it from others who start at the same time."""
+    try:
+        path.mkdir(parents=True)
+    except FileExistsError:
+        return False
+    except OSError as error:
+        raise _unwritable(path, error) from None
+    return True

@@ -15,8 +15,8 @@ import threading
 import traceback
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -64,17 +64,6 @@ def perform(worker: Worker, board: Board, lane: int, order: dict[str, Any]) -> R
     if kind == "tune":
         return worker.tune(a["client"], views, a["regions"], a["epochs"], a["lr"])
     raise FedloomError(f"a lane was asked for {kind!r}, which it does not know")
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Sums over a vector come out the same on every machine size only if one thread makes them."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 class Lanes:

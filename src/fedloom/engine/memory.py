@@ -7,6 +7,7 @@ what the clients since the last one changed, and a kill at any moment loses noth
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 from collections.abc import Iterable
 from pathlib import Path
@@ -24,7 +25,7 @@ Version = tuple[int, int]  # client, round
 class ClientMemory:
     def __init__(self, packing: Packing, first: Tensor, folder: Path, budget: float) -> None:
         self.packing, self.first, self.folder = packing, first, folder
-        self.capacity = max(int(budget // max(packing.nbytes, 1)), 1)
+        self.capacity = max(budget // max(packing.nbytes, 1), 1) if math.isfinite(budget) else math.inf
         self._rows: OrderedDict[int, Tensor] = OrderedDict()  # the least recently used first
         self._version: dict[int, int] = {}  # of every client that remembers something
         self._written: dict[int, int] = {}  # newest version on disk
@@ -59,19 +60,22 @@ class ClientMemory:
         self._version[client] = round
         self._remember(client, row.clone())
 
-    def checkpoint(self, round: int) -> dict[str, Tensor]:
+    def checkpoint(self) -> dict[str, Tensor]:
         """Write what changed; returns which version of which client belongs to this moment."""
         for client in self._rows:
             self._write(client)
-        for version in self._expiring:
-            self._path(version).unlink(missing_ok=True)
-        self._expiring, self._superseded = self._superseded, []
-        self._checkpointed = round
         clients = sorted(self._version)
         return {
             "clients": torch.tensor(clients, dtype=torch.int64),
             "versions": torch.tensor([self._version[client] for client in clients], dtype=torch.int64),
         }
+
+    def settle(self, round: int) -> None:
+        """The checkpoint of this round is in place and the one before the last is gone: so is what only it spoke of."""
+        for version in self._expiring:
+            self._path(version).unlink(missing_ok=True)
+        self._expiring, self._superseded = self._superseded, []
+        self._checkpointed = round
 
     def restore(self, manifest: dict[str, Tensor], round: int, kept: Iterable[dict[str, Tensor]] = ()) -> None:
         """Go back to a checkpoint; every file it speaks of is verified, files that none speaks of are removed."""

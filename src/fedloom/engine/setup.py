@@ -70,6 +70,17 @@ def about(field: str) -> Iterator[None]:
         raise type(error)(text if text.startswith((f"{field}:", f"{field} ")) else f"{field}: {text}") from None
 
 
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Sums over a vector come out the same on every machine size only if one thread makes them."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
 def prepare(
     recipe: Recipe, partition: Partition | None = None, initial: Mapping[str, Tensor] | None = None
 ) -> Experiment:
@@ -93,7 +104,7 @@ def prepare(
     )
     if recipe.device != "cpu":
         _check_device(recipe.device)
-    with about("model"), seeded(recipe.seed, "init"):
+    with one_thread(), about("model"), seeded(recipe.seed, "init"):
         net = build(recipe.model, images.shape, images.classes, recipe.bn)
     net, regions = assemble(net, chosen, task, recipe)
     layout = Layout(net, regions)
@@ -120,7 +131,7 @@ def prepare(
 def assemble(net: Net, chosen: Method, task: Task, recipe: Recipe) -> tuple[Net, Regions]:
     """Let every part rebuild the net, then decide what happens to its regions."""
     constant: dict[str, str] = {}
-    with seeded(recipe.seed, "build"):
+    with one_thread(), seeded(recipe.seed, "build"):
         for part in chosen.hooked("build"):
             with about(f"method: {part.name}"):
                 net = part.build(net, task)

@@ -73,7 +73,7 @@ class Bar:
             self.note(f"{self._title + ': ' if self._title else ''}round {line['round']}/{self._rounds}  {told}")
 
     def note(self, text: str) -> None:
-        self.console.print(text, highlight=False, markup=False)
+        self.console.print(text, highlight=False, markup=False, soft_wrap=True)
 
 
 def _told(line: dict[str, Any]) -> str:

@@ -1,0 +1,39 @@
+# The README's two commands are `make demo` and `make test`; each installs what it needs into .venv first.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: demo test test-all install lint bench clean
+
+demo: .venv/installed
+	$(BIN)/fedloom compare --data digits --split shards:2 --clients 20 --model mlp \
+	  --rounds 40 --fraction 0.25 --epochs 5 --batch 16 --schedule step --seeds 3 --eval-every 0 \
+	  --methods "fedavg; fedprox; scaffold; fedbabu; fedfn; feddrplus" --name demo
+
+test: .venv/installed-dev
+	$(BIN)/pytest -n 2 -m "not slow"
+
+test-all: .venv/installed-dev
+	$(BIN)/pytest -n 2
+
+lint: .venv/installed-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: .venv/installed
+	$(BIN)/fedloom bench
+
+install: .venv/installed
+
+.venv/installed: pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --disable-pip-version-check -e .
+	touch $@
+
+.venv/installed-dev: pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --disable-pip-version-check -e ".[dev]"
+	touch $@ .venv/installed
+
+clean:
+	rm -rf .venv runs .mypy_cache .ruff_cache .pytest_cache
