@@ -20,7 +20,7 @@ import tempfile
 import time
 import venv
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
 from statistics import median
@@ -95,6 +95,11 @@ class Lane:
     failure: str = ""
 
 
+def configs(name: str, channels_last: bool) -> tuple[Config, ...]:
+    plain, peer = CONTENDERS[name].configs, bool(CONTENDERS[name].requires)
+    return plain + tuple(replace(config, channels_last=True) for config in plain) * (channels_last and peer)
+
+
 def interpreter(name: str, envs: Path) -> Path:
     if not CONTENDERS[name].requires:
         return Path(sys.executable)
@@ -106,7 +111,7 @@ def install(names: list[str], envs: Path) -> None:
     for name in names:
         if requires := CONTENDERS[name].requires:
             venv.create(envs / name, with_pip=True)
-            pip = [interpreter(name, envs), "-m", "pip", "install", "--quiet"]
+            pip = [str(interpreter(name, envs)), "-m", "pip", "install", "--quiet"]
             # torch first: what depends on it with an open range then keeps this version
             subprocess.run([*pip, f"torch=={torch}", "numpy"], check=True)
             subprocess.run([*pip, *requires], check=True)
@@ -232,6 +237,7 @@ def arguments() -> argparse.Namespace:
     chosen = [name for name in CONTENDERS if name != "fedloom-bf16"]
     parser.add_argument("--contenders", "--only", nargs="+", choices=CONTENDERS, default=chosen)
     parser.add_argument("--precision", choices=["fp32", "bf16"], default="fp32", help="bf16 adds fedloom in bfloat16")
+    parser.add_argument("--channels-last", action="store_true", help="peers also with hand-tuned nets in that layout")
     parser.add_argument("--repeats", type=int, default=3, help="turns of each contender")
     parser.add_argument("--rounds", type=int, default=3, help="timed rounds in a turn")
     parser.add_argument("--timeout", type=float, default=1800, help="seconds that a turn may take")
@@ -256,7 +262,7 @@ def main() -> None:
     }
     for key in options.workloads:
         load = WORKLOADS[key]
-        lanes = [Lane(name, config) for name in options.contenders for config in CONTENDERS[name].configs]
+        lanes = [Lane(name, c) for name in options.contenders for c in configs(name, options.channels_last)]
         for repeat, lane in turns(options.contenders, options.repeats, lanes):
             run(lane, load, options.rounds, options.envs, options.timeout)
             shown = lane.failure or " ".join(f"{s:.2f}" for s in lane.seconds[-options.rounds :])

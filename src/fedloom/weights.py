@@ -54,11 +54,11 @@ class Regions:
         return self._decide("personal", which)
 
     def select(self, *which: str) -> list[str]:
-        """Names of the tensors in these regions, or under these module names (`body.conv1`)."""
+        """Names of the tensors in these regions (`body` is without `norm`), or under these module names (`body.conv1`)."""
         return [
             name
-            for name in self.region
-            if any(self.region[name] == w or name == w or name.startswith(w + ".") for w in which)
+            for name, region in self.region.items()
+            if any(region == w if w in REGIONS else name == w or name.startswith(w + ".") for w in which)
         ]
 
     def _decide(self, status: Status, which: tuple[str, ...]) -> Regions:

@@ -1,12 +1,10 @@
-"""Small recipes, parts that misbehave, and processes that can be watched and killed."""
+"""Runs without trouble to compare with, and parts that make trouble."""
 
 from __future__ import annotations
 
 import json
 import os
 import signal
-import time
-import traceback
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,25 +14,15 @@ import torch
 from torch import Tensor
 
 import fedloom as fl
-from fedloom.engine.files import read_tensors
-from fedloom.errors import Interrupted
 from fedloom.methods import Client, Memory, Server, Task
-from fedloom.methods import method as methods
-
-SMALL = {"clients": 10, "fraction": 0.3, "rounds": 3, "lanes": 1, "eval_every": 0}
-LOST, STOPPED = 9, 3  # exit codes of a child that failed, and of one that raised Interrupted
+from fedloom.methods.method import _PARTS
 
 Straight = Callable[..., fl.Run]
 
 
-@pytest.fixture
-def small() -> dict[str, Any]:
-    return dict(SMALL)
-
-
 @pytest.fixture(scope="session")
 def straight(tmp_path_factory: pytest.TempPathFactory) -> Straight:
-    """A recipe run from beginning to end without trouble, once a session."""
+    """Runs a recipe from beginning to end, once a session."""
     known: dict[str, fl.Run] = {}
 
     def run(**fields: Any) -> fl.Run:
@@ -46,11 +34,8 @@ def straight(tmp_path_factory: pytest.TempPathFactory) -> Straight:
     return run
 
 
-# parts
-
-
 class Seen:
-    """What a `watch` part saw on the server, in this process."""
+    """What the part `watch` saw on the server."""
 
     def __init__(self) -> None:
         self.cohorts: list[list[int]] = []
@@ -59,26 +44,23 @@ class Seen:
 
 @pytest.fixture
 def odd_parts() -> Iterator[Seen]:
-    """Parts that misbehave on the client that holds images of a class; known in this test only.
-
-    With shards:2 and five clients, each class is held by one client.
-    """
-    before, seen = dict(methods._PARTS), Seen()
+    """Parts that misbehave on the clients that hold images of a class; known in this test only."""
+    before, seen = dict(_PARTS), Seen()
 
     class Odd(fl.Part):
         label: int = 3
-        only: int = 0  # round; 0: every round
+        only: int = 0  # in this round; 0: in every round
 
         def hit(self, client: Client) -> bool:
             return bool(client.counts[self.label] > 0) and self.only in (0, client.round)
 
     class Dies(Odd):
-        marker: str = ""  # a file: dies only as long as there is none
+        unless: str = ""  # a file, made by the first death
 
         def finish(self, client: Client) -> None:
-            if self.hit(client) and not (self.marker and Path(self.marker).exists()):
-                if self.marker:
-                    Path(self.marker).touch()
+            if self.hit(client) and not (self.unless and Path(self.unless).exists()):
+                if self.unless:
+                    Path(self.unless).touch()
                 os.kill(os.getpid(), signal.SIGKILL)
 
     class Raises(Odd):
@@ -108,106 +90,27 @@ def odd_parts() -> Iterator[Seen]:
             seen.uploads.append([upload.clone() for upload in server.uploads])
             return server.mean(server.uploads)
 
+    class Again(fl.Part):
+        """Trains the body, then the head; then a second act moves both, and may kill its lane the first time."""
+
+        deadly: bool = False
+        unless: str = ""
+
+        def phases(self, epochs: int) -> list[fl.Phase]:
+            return [fl.Phase(epochs, ("body",)), fl.Phase(epochs, ("head",))]
+
+        def messages(self, w: Tensor, task: Task) -> Memory:
+            return {"rate": torch.zeros(())}
+
+        def after_uploads(self, server: Server) -> None:
+            server.ask(server.cohort[:2], {"rate": torch.tensor(0.1)})
+
+        def act(self, client: Client, message: Mapping[str, Tensor]) -> None:
+            if self.deadly and not Path(self.unless).exists():
+                Path(self.unless).touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+            client.w.sub_(message["rate"] * client.gradient_of())
+
     yield seen
-    methods._PARTS.clear()
-    methods._PARTS.update(before)
-
-
-def holder(run: fl.Run, label: int) -> int:
-    """The one client that holds images of a class."""
-    experiment = fl.run.__globals__["RunFolder"](run.path).experiment()
-    labels = experiment.images.train_y.numpy()
-    found = [k for k in range(experiment.partition.clients) if label in labels[experiment.partition.train(k)]]
-    assert len(found) == 1
-    return found[0]
-
-
-# processes
-
-
-class Child:
-    """A process with a group of its own; it can be watched, signalled and killed."""
-
-    def __init__(self, work: Callable[[], object]) -> None:
-        self.pid = os.fork()
-        if self.pid == 0:
-            code = LOST
-            try:
-                os.setsid()
-                work()
-                code = 0
-            except Interrupted as error:
-                print(error)
-                code = STOPPED
-            except BaseException:
-                traceback.print_exc()
-            finally:
-                os._exit(code)
-
-    def signal(self, sign: int, group: bool = False) -> None:
-        (os.killpg if group else os.kill)(self.pid, sign)
-
-    def wait(self) -> int:
-        """The exit code, or minus the signal that ended it."""
-        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
-
-    def group(self) -> list[int]:
-        """Itself and its lanes, as long as they live."""
-        return group(self.pid)
-
-
-def group(leader: int) -> list[int]:
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdecimal():
-            try:
-                state, _, group = (entry / "stat").read_text().rpartition(")")[2].split()[:3]
-            except (FileNotFoundError, ProcessLookupError):
-                continue
-            if int(group) == leader and state not in "ZX":
-                found.append(int(entry.name))
-    return found
-
-
-def until(condition: Callable[[], object], seconds: float = 30.0) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it did not happen in time"
-        time.sleep(0.001)
-
-
-def lines(path: Path) -> int:
-    """Rounds that a run has logged so far."""
-    log = path / "rounds.jsonl"
-    return log.read_bytes().count(b"\n") if log.exists() else 0
-
-
-# what every run folder must look like
-
-
-def check_whole(run: fl.Run, like: fl.Run) -> None:
-    """The folder of a finished run, whatever happened on the way, is that of one that was left in peace."""
-    told = run.recipe
-    assert run.summary["digest"] == like.summary["digest"]
-    assert [line["round"] for line in run.rounds] == list(range(1, told.rounds + 1))
-    assert _untimed(run.rounds) == _untimed(like.rounds)
-    assert run.clients == like.clients
-    names = {path.name for path in run.path.rglob("*") if path.is_file()}
-    assert not [name for name in names if name.startswith(".")]
-    assert spoken(run.path) == {path.name for path in (run.path / "checkpoints" / "clients").iterdir()}
-
-
-def spoken(path: Path) -> set[str]:
-    """The files of clients' memory that a folder's checkpoints speak of; there are at most two of these."""
-    checkpoints = sorted((path / "checkpoints").glob("*.safetensors"))
-    assert 1 <= len(checkpoints) <= 2
-    found = set()
-    for checkpoint in checkpoints:
-        tensors, _ = read_tensors(checkpoint)
-        for client, version in zip(tensors["clients"].tolist(), tensors["versions"].tolist(), strict=True):
-            found.add(f"client-{client:06d}-round-{version:06d}.safetensors")
-    return found
-
-
-def _untimed(rounds: list[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    return [{k: v for k, v in line.items() if not k.endswith("seconds")} for line in rounds]
+    _PARTS.clear()
+    _PARTS.update(before)

@@ -10,6 +10,7 @@ import json
 import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -52,9 +53,7 @@ class Problem:
         stored = np.load(path / "partition.npz")
         index, offsets = stored["train_index"], stored["train_offsets"]
         x, y = training_images()
-        self.data = [
-            (x[index[begin:end]], y[index[begin:end]]) for begin, end in zip(offsets[:-1], offsets[1:], strict=True)
-        ]
+        self.data = [(x[index[begin:end]], y[index[begin:end]]) for begin, end in pairwise(offsets)]
 
     @property
     def rounds(self) -> Iterator[tuple[int, list[int]]]:

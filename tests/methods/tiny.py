@@ -37,6 +37,16 @@ def train(method: str | fl.Part | fl.Method, **fields: Any) -> fl.Run:
     return fl.run(**{**TINY, "method": method, **fields})
 
 
+def fedloom_parts() -> list[fl.Part]:
+    """One of every part that fedloom brings, by name; tests register others."""
+
+    def below(part: type[fl.Part]) -> list[type[fl.Part]]:
+        return [part, *(found for child in part.__subclasses__() for found in below(child))]
+
+    ours = (part for part in below(fl.Part)[1:] if part.__module__.startswith("fedloom."))
+    return [part() for part in sorted(ours, key=lambda part: part.name)]
+
+
 def problem(run: fl.Run) -> Problem:
     return Problem(run.path)
 

@@ -62,8 +62,8 @@ def _crop_and_flip(x: Tensor, padding: int, generator: torch.Generator) -> Tenso
     """Each image mirrored or not, then a window of its own out of it with a border of zeros: one gather.
 
     Every window of the plain and the mirrored images is a view with strides, and numpy's indexing copies the chosen
-    ones in whole rows: 0.17 ms for 50 images of 32 x 32 x 3 on one core, where torch's indexing of the same view took
-    0.3, index_select of single pixels 0.3 to 0.5 and indexing by image, row and column 1.7.
+    ones in whole rows: 0.15 ms for 50 images of 32 x 32 x 3 on one core, where torch's indexing of the same view took
+    0.29, index_select of single pixels 0.27 and indexing by image, row and column 0.91.
     """
     batch, height, width, channels = x.shape
     sides = np.zeros((2, batch, height + 2 * padding, width + 2 * padding, channels), np.uint8)

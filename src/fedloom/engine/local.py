@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedloom.engine.arena import scoped
+from fedloom.engine.batches import cut
 from fedloom.keys import torch_generator
 from fedloom.methods.part import Part
 from fedloom.methods.seen import Batch, Phase, Slots
@@ -89,14 +90,14 @@ class Scope:
 
     def __init__(self, job: ClientJob, part: Part, views: Views) -> None:
         self._job = job
-        self.name = part.name
+        self.name, self.task = part.name, job.worker.experiment.task
         self.round, self.samples = job.round, job.samples
         self.momentum = job.worker.experiment.recipe.momentum
         self.generator = job.generator
         self.memory = Slots(scoped(views.memory, part.name), f"{part.name}: client memory")
         self.broadcast = Slots(scoped(views.down, part.name), f"{part.name}: broadcast")
         self.upload = Slots(scoped(views.up, part.name), f"{part.name}: upload")
-        self.w, self.start = job.w, job.start
+        self.w, self.start, self.whole = job.w, job.start, job.worker.weights.storage
 
     @property
     def lr(self) -> float:
@@ -155,6 +156,7 @@ class ClientJob:
         self.generator = torch_generator(self.recipe.seed, purpose, round, client)
         worker.start.copy_(worker.weights.storage)
         worker.velocity.zero_()
+        worker.weights.train_only(worker.layout.trainable())  # whatever the lane did before
         self.w = worker.weights.vector[: worker.layout.exchanged]
         self.start = worker.start[: worker.layout.exchanged]
         self.exchanged_steps = self.all_steps = 0
@@ -199,6 +201,7 @@ class ClientJob:
                     self.step(batch, drive)
                     self.all_steps += 1
                     self.exchanged_steps += exchanged
+        worker.weights.train_only(worker.layout.trainable())  # so `gradient_of` outside of a phase is the whole one
 
     def step(self, batch: LocalBatch, drive: Drive) -> None:
         """Forward, backward or the one `gradient` hook, corrections, clipping, then SGD as torch does it."""
@@ -221,7 +224,7 @@ class ClientJob:
                 if recipe.weight_decay:
                     move.add_(w[s], alpha=recipe.weight_decay)
                 if recipe.momentum:
-                    move = worker.velocity[s].mul_(recipe.momentum).add_(move)
+                    move = torch.add(move, worker.velocity[s], alpha=recipe.momentum, out=worker.velocity[s])
                 w[s].add_(move, alpha=-drive.lr)
 
     def backward(self, loss: Callable[[], Tensor], stretches: list[slice]) -> None:
@@ -272,8 +275,8 @@ class ClientJob:
     def epoch(self) -> Iterator[LocalBatch]:
         size = self.samples if self.recipe.batch == "full" else self.recipe.batch
         order = torch.randperm(self.samples, generator=self.generator)
-        for begin in range(0, self.samples, size):
-            yield self.batch(order[begin : begin + size], augment=True)
+        for stretch in cut(self.samples, size, alone=not self.worker.normalisers):
+            yield self.batch(order[stretch], augment=True)
 
     def draw(self) -> LocalBatch:
         size = self.samples if self.recipe.batch == "full" else min(self.recipe.batch, self.samples)

@@ -88,7 +88,7 @@ class ServerScope:
         state = server.state
         self._server, self._part = server, part
         self.round, self.lr, self.momentum = state.round + 1, server.lr, server.momentum
-        self.clients = state.experiment.recipe.clients
+        self.task = state.experiment.task
         self.weights = state.w
         self.memory = state.slots(part.name)
 

@@ -113,6 +113,7 @@ def prepare(
     weights = Weights(net.to(recipe.device), layout, recipe.device)
     if initial is not None:
         layout.read(initial, weights.storage)
+    task = replace(task, initial=weights.storage.cpu().clone())
     return Experiment(
         recipe=recipe,
         images=images,
@@ -123,7 +124,7 @@ def prepare(
         method=chosen,
         net=net,
         weights=weights,
-        initial=weights.storage.cpu().clone(),
+        initial=task.initial,
         messages=_messages(chosen, weights, task),
     )
 

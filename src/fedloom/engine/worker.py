@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedloom.engine.arena import scoped
+from fedloom.engine.batches import cut
 from fedloom.engine.local import ClientJob, Views
 from fedloom.engine.setup import Experiment
 from fedloom.keys import seeded
@@ -140,8 +141,8 @@ class Worker:
         hits = []
         size = self.experiment.recipe.eval_batch
         with torch.no_grad(), self.autocast():
-            for begin in range(0, len(index), size):
-                chosen = index[begin : begin + size]
+            for stretch in cut(len(index), size, alone=not self.normalisers):
+                chosen = index[stretch]
                 batch = self.experiment.pipeline(x[chosen], None).to(self.device)
                 hits.append(self.net(batch).argmax(1).cpu() == y[chosen])
         return torch.cat(hits) if hits else torch.empty(0, dtype=torch.bool)

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from fedloom.engine.batches import cut
 from fedloom.engine.lanes import Job
 from fedloom.engine.rounds import Federation
 from fedloom.errors import FedloomError
@@ -30,9 +31,9 @@ def pooled(federation: Federation) -> dict[str, float]:
     total, held = len(experiment.images.test_y), len(experiment.validation)
     step = BATCHES * experiment.recipe.eval_batch
     jobs = [
-        Job("test", {"begin": begin, "end": min(begin + step, size), "validation": validation})
+        Job("test", {"begin": piece.start, "end": piece.stop, "validation": validation})
         for size, validation in ((total, False), (held, True))
-        for begin in range(0, size, step)
+        for piece in cut(size, step, alone=False)
     ]
     if None in federation.lanes.run(jobs):
         raise FedloomError(f"the test after round {federation.state.round} failed: its lane died every time")

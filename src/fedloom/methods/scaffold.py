@@ -60,4 +60,4 @@ class Scaffold(Part):
     def after_combine(self, server: Server) -> None:
         changes = server.extras("control")
         for change in changes:  # |S|/N times the mean over S is the sum over N
-            server.memory["control"].add_(change, alpha=1 / server.clients)
+            server.memory["control"].add_(change, alpha=1 / server.task.clients)

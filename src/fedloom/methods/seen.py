@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import torch
@@ -24,6 +24,7 @@ class Task:
     samples: int
     rounds: int
     seed: int
+    initial: Tensor = field(default_factory=lambda: torch.empty(0))  # the whole storage as drawn; empty while building
 
 
 @dataclass(frozen=True)
@@ -96,6 +97,8 @@ class Client(Protocol):
     """What a part sees of the client it runs on."""
 
     @property
+    def task(self) -> Task: ...
+    @property
     def round(self) -> int: ...
     @property
     def samples(self) -> int: ...
@@ -109,6 +112,8 @@ class Client(Protocol):
     def w(self) -> Tensor: ...  # live: it moves as the client trains
     @property
     def start(self) -> Tensor: ...  # as broadcast
+    @property
+    def whole(self) -> Tensor: ...  # the whole storage, personal and frozen stretches and statistics included; live
     @property
     def steps(self) -> int: ...  # so far, counting those that trained what is exchanged
     @property
@@ -150,13 +155,13 @@ class Server(Protocol):
     """What a part sees of the server. Lists are in cohort order and hold only the uploads that were accepted."""
 
     @property
+    def task(self) -> Task: ...
+    @property
     def round(self) -> int: ...
     @property
     def lr(self) -> float: ...
     @property
     def momentum(self) -> float: ...
-    @property
-    def clients(self) -> int: ...  # all there are, N
     @property
     def cohort(self) -> Sequence[int]: ...
     @property

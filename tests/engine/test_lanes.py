@@ -1,0 +1,120 @@
+"""Lanes: one that dies is replaced and its work done again, one that fails ends the run, and none is left over."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from folders import Notes, check_whole, holder
+
+import fedloom as fl
+from fedloom.engine.folder import RunFolder
+from fedloom.engine.lanes import Job, count
+from fedloom.run import federation
+
+FIELDS = {"clients": 5, "fraction": 1.0, "rounds": 2, "lanes": 2, "eval_every": 0}  # one client holds a class
+DEADLY = """
+import multiprocessing, os, signal
+from torch import nn
+
+class Deadly(nn.Flatten):
+    def forward(self, x):
+        if not self.training and multiprocessing.parent_process():
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().forward(x)
+
+def net(shape, classes):
+    return nn.Sequential(Deadly(), nn.Linear(64, 8)), nn.Linear(8, classes)
+"""
+
+
+@pytest.mark.usefixtures("odd_parts")
+@pytest.mark.parametrize("method", ["fedavg", "scaffold", "fedrep(head_epochs=1)"])
+def test_a_lane_that_dies_is_replaced_and_its_client_runs_again(
+    method: str, tmp_path: Path, straight: Callable[..., fl.Run]
+) -> None:
+    run = fl.run(FIELDS, method=f"{method} + dies(label=3, unless={tmp_path / 'died'})")
+    assert (tmp_path / "died").exists()
+    assert (run.summary["lanes_replaced"], run.summary["lost"]) == (1, 0)
+    check_whole(run, straight(**FIELDS, method=method))
+
+
+@pytest.mark.usefixtures("odd_parts")
+def test_a_second_act_does_not_depend_on_what_its_lane_did_before(tmp_path: Path) -> None:
+    alone = fl.run(FIELDS, method="again", lanes=1)
+    replaced = fl.run(FIELDS, method=f"again(deadly=true, unless={tmp_path / 'died'})", lanes=1)
+    assert replaced.summary["lanes_replaced"] == 1
+    assert replaced.summary["digest"] == alone.summary["digest"]
+
+
+@pytest.mark.usefixtures("odd_parts")
+@pytest.mark.parametrize("lanes", [1, 2])
+def test_a_client_that_kills_its_lane_every_time_is_given_up_after_three_tries(lanes: int) -> None:
+    run = fl.run(FIELDS, method="dies(label=3, only=1)", lanes=lanes)
+    assert run.rounds[0]["lost"] == 1
+    assert run.rounds[0]["lost_clients"] == {str(holder(run, 3)): "its lane died every time"}
+    assert (run.rounds[1]["lost"], run.summary["lost"]) == (0, 1)
+    assert run.summary["lanes_replaced"] == 3
+
+
+@pytest.mark.usefixtures("odd_parts")
+def test_an_exception_in_a_hook_ends_the_run_with_a_sentence_and_without_lanes() -> None:
+    with pytest.raises(fl.FedloomError) as caught:
+        fl.run(FIELDS, method="raises(label=3, only=2)", name="failed", checkpoint_seconds=0)
+    client = holder(fl.Run(Path("runs/failed")), 3)
+    assert str(caught.value).startswith(f"train failed for client {client}: ArithmeticError: the dog ate it")
+    assert "in finish" in str(caught.value)  # where it happened
+    assert not multiprocessing.active_children()
+    assert not RunFolder("runs/failed").finished
+    assert [line["round"] for line in fl.Run(Path("runs/failed")).rounds] == [1]
+
+
+def test_a_test_that_kills_its_lanes_ends_the_run_instead_of_counting_old_hits() -> None:
+    Path("net.py").write_text(DEADLY)
+    with pytest.raises(fl.FedloomError, match="the test after round 2 failed: its lane died every time"):
+        fl.run(FIELDS, model="net.py:net")
+    assert not multiprocessing.active_children()
+
+
+def test_reports_come_in_the_order_of_the_jobs_though_the_longest_go_first() -> None:
+    folder = RunFolder(fl.run(FIELDS, rounds=1, lanes=1).path)
+    finished: list[int] = []
+    prepared: list[int] = []
+    costs = [2, 5, 1, 4, 3]
+    with federation(folder.experiment(), folder) as fed:
+        jobs = [
+            Job("client", {"client": k, "personal": False}, cost, lambda _, k=k: prepared.append(k))
+            for k, cost in enumerate(costs)
+        ]
+        reports = fed.lanes.run(jobs, finished.append)
+        sizes = [len(fed.experiment.partition.test(k)) for k in range(5)]
+    assert finished == prepared == [1, 3, 4, 0, 2]
+    assert [report["total"] for report in reports if report] == sizes
+    assert len(set(sizes)) > 1
+
+
+def test_a_job_that_no_lane_knows_is_an_error_and_lanes_are_closed() -> None:
+    folder = RunFolder(fl.run(FIELDS, rounds=1, lanes=1).path)
+    with federation(folder.experiment(), folder) as fed:
+        with pytest.raises(fl.FedloomError, match="'fly'"):
+            fed.lanes.run([Job("fly", {})])
+        assert not multiprocessing.active_children()
+
+
+def test_as_many_lanes_as_cores_unless_a_number_is_given() -> None:
+    assert count("auto", "cpu") == len(os.sched_getaffinity(0))
+    assert count(3, "cpu") == 3
+    assert count(3, "cuda:0") == 1
+
+
+def test_a_failing_watcher_ends_the_run_and_its_lanes() -> None:
+    class Fails(Notes):
+        def client(self, done: int) -> None:
+            raise RuntimeError("no more paper")
+
+    with pytest.raises(RuntimeError, match="no more paper"):
+        fl.run(FIELDS, watcher=Fails())
+    assert not multiprocessing.active_children()
