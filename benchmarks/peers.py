@@ -20,6 +20,7 @@ import tempfile
 import time
 import venv
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -138,6 +139,17 @@ def dataset(load: Workload, folder: Path) -> Path:
     return path
 
 
+def stop(process: subprocess.Popen[str]) -> None:
+    """Politely at first, so that launchers end their workers. The session is the process's own: nothing else is hit."""
+    with suppress(ProcessLookupError, subprocess.TimeoutExpired):
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGTERM)
+            process.communicate(timeout=20)
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
 def run(lane: Lane, load: Workload, rounds: int, envs: Path, timeout: float) -> None:
     """One turn: a fresh process, whose result or failure is noted in the lane."""
     contender, python = CONTENDERS[lane.name], interpreter(lane.name, envs)
@@ -150,8 +162,9 @@ def run(lane: Lane, load: Workload, rounds: int, envs: Path, timeout: float) -> 
     launcher: list[str] = []
     if lane.name == "pfl" and lane.config.processes > 1:
         launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={lane.config.processes}"]
-    settings = {"PEER_JOB": json.dumps(job | asdict(lane.config)), "FLWR_TELEMETRY_ENABLED": "0", "FLWR_HOME": scratch}
-    settings |= {"OMP_NUM_THREADS": str(lane.config.threads), "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
+    settings = {"PEER_JOB": json.dumps(job | asdict(lane.config)), "OMP_NUM_THREADS": str(lane.config.threads)}
+    settings |= {"TMPDIR": scratch, "FLWR_HOME": scratch, "FLWR_TELEMETRY_ENABLED": "0"}
+    settings["RAY_worker_niceness"] = "0"  # Ray's default of 15 would handicap Flower on a busy machine
     started = time.perf_counter()
     process = subprocess.Popen(
         [python, *launcher, HERE / "peers" / contender.script],
@@ -176,9 +189,7 @@ def run(lane: Lane, load: Workload, rounds: int, envs: Path, timeout: float) -> 
     except subprocess.TimeoutExpired:
         lane.failure = f"no result after {timeout:.0f} s"
     finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)  # its own session: only what this turn started
-            process.communicate()
+        stop(process)
         shutil.rmtree(scratch, ignore_errors=True)
 
 
@@ -254,6 +265,7 @@ def main() -> None:
     if options.install:
         install(options.contenders, options.envs)
         return
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # as for Ctrl-C, the running turn is stopped on the way out
     results: dict[str, Any] = {
         "machine": machine(),
         "rounds": options.rounds,

@@ -90,6 +90,17 @@ def odd_parts() -> Iterator[Seen]:
             seen.uploads.append([upload.clone() for upload in server.uploads])
             return server.mean(server.uploads)
 
+    class Bursts(fl.Part):
+        def combine(self, server: Server) -> Tensor:
+            return server.mean(server.uploads) * torch.inf
+
+    class Mumbles(fl.Part):
+        def messages(self, w: Tensor, task: Task) -> Memory:
+            return {"loud": torch.zeros(1), "clear": torch.zeros(1)}
+
+        def after_uploads(self, server: Server) -> None:
+            server.ask(server.cohort, {"loud": torch.ones(1)})
+
     class Again(fl.Part):
         """Trains the body, then the head; then a second act moves both, and may kill its lane the first time."""
 

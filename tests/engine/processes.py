@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import signal
+import sys
 import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from fedloom.errors import Interrupted
 
@@ -38,6 +41,31 @@ class Child:
     def wait(self) -> int:
         """The exit code, or minus the signal that ended it."""
         return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+
+
+def die_at(step: int) -> None:
+    """End this process at the given one of its steps that change files, before that step is made."""
+    main, done = os.getpid(), 0
+
+    def hear(event: str, arguments: tuple[Any, ...]) -> None:
+        nonlocal done
+        if event == "open":
+            changes = isinstance(arguments[2], int) and bool(arguments[2] & os.O_APPEND)
+        else:
+            changes = event in (
+                "os.rename",
+                "os.remove",
+                "os.mkdir",
+                "tempfile.mkstemp",
+                "tempfile.mkdtemp",
+                "os.chmod",
+            )
+        if changes and os.getpid() == main:
+            done += 1
+            if done == step:
+                os.kill(main, signal.SIGKILL)
+
+    sys.addaudithook(hear)
 
 
 def group(leader: int) -> list[int]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import signal
 import subprocess
@@ -14,31 +13,13 @@ from typing import Any
 
 import pytest
 from folders import check_whole, checkpoints, logged
-from processes import Child, group, until
+from processes import Child, die_at, group, until
 
 import fedloom as fl
 
 TINY = {"clients": 5, "fraction": 0.4, "rounds": 3, "lanes": 1, "eval_every": 0, "checkpoint_seconds": 0}
 LONGER = {"clients": 10, "fraction": 0.5, "rounds": 8, "lanes": 2}
 SHARED = Path("/dev/shm")
-
-
-def die_at(step: int) -> None:
-    """End this process at the given one of its steps that change files, before that step is made."""
-    main, done = os.getpid(), 0
-
-    def hear(event: str, arguments: tuple[Any, ...]) -> None:
-        nonlocal done
-        if event == "open":
-            changes = isinstance(arguments[2], int) and bool(arguments[2] & os.O_APPEND)
-        else:
-            changes = event in ("os.rename", "os.remove", "os.mkdir", "tempfile.mkstemp", "tempfile.mkdtemp", "os.chmod")
-        if changes and os.getpid() == main:
-            done += 1
-            if done == step:
-                os.kill(main, signal.SIGKILL)
-
-    sys.addaudithook(hear)
 
 
 def killed_at(step: int, fields: dict[str, Any], path: Path) -> bool:

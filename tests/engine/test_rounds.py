@@ -18,6 +18,7 @@ from fedloom.engine.folder import RunFolder
 from fedloom.recipe import recipe
 from fedloom.run import federation
 
+NAMES = ("body.1.weight", "body.1.bias", "head.weight", "head.bias")
 FIELDS = {"clients": 5, "fraction": 1.0, "rounds": 2, "lanes": 1, "eval_every": 0}  # one client holds a class
 
 
@@ -67,7 +68,7 @@ def test_an_upload_that_is_not_finite_is_dropped_and_the_others_are_averaged(
     where: str, value: str, reason: str, odd_parts: Seen
 ) -> None:
     method = f"watch + poison(label=3, only=1, where={where}, value={value})"
-    run = fl.run(FIELDS, method=method, split="dirichlet:100+shards:2" if False else "shards:2", checkpoint_seconds=0)
+    run = fl.run(FIELDS, method=method)
     bad = holder(run, 3)
     assert run.rounds[0]["lost"] == 1
     assert run.rounds[0]["lost_clients"] == {str(bad): reason}
@@ -89,14 +90,14 @@ def test_the_average_without_a_dropped_client_is_that_of_the_others(odd_parts: S
     sizes = [len(partition.train(client)) for client in range(5) if client != bad]
     assert len(set(sizes)) > 1
     mean = sum(size / sum(sizes) * w.double() for size, w in zip(sizes, others, strict=True))
-    final = torch.cat([run.weights[name].reshape(-1) for name in ("body.1.weight", "body.1.bias", "head.weight", "head.bias")])
+    final = torch.cat([run.weights[name].reshape(-1) for name in NAMES])
     assert torch.allclose(final.double(), mean, rtol=0, atol=1e-6)
 
 
 def test_equal_shares_when_the_recipe_says_uniform(odd_parts: Seen) -> None:
     run = fl.run(FIELDS, rounds=1, method="watch", weighting="uniform")
     mean = sum(w.double() for w in odd_parts.uploads[0]) / 5
-    final = torch.cat([run.weights[name].reshape(-1) for name in ("body.1.weight", "body.1.bias", "head.weight", "head.bias")])
+    final = torch.cat([run.weights[name].reshape(-1) for name in NAMES])
     assert torch.allclose(final.double(), mean, rtol=0, atol=1e-6)
 
 
@@ -126,7 +127,7 @@ def test_a_dropped_client_leaves_no_trace_in_a_method_with_memory() -> None:
 
 @pytest.mark.usefixtures("odd_parts")
 def test_a_round_that_loses_everybody_leaves_the_weights_alone_and_the_run_goes_on() -> None:
-    run = fl.run(FIELDS, method=" + ".join(["scaffold", "poison(only=1)"]), split="iid", rounds=1, checkpoint_seconds=0)
+    run = fl.run(FIELDS, method="scaffold + poison", split="iid", rounds=1)
     assert run.rounds[0]["lost"] == 5
     assert set(run.rounds[0]["lost_clients"].values()) == {"w is not finite"}
     assert run.rounds[0]["train_loss"] is None
@@ -151,9 +152,16 @@ def test_a_resumed_run_drops_the_same_clients(straight: Callable[..., fl.Run]) -
     assert again.rounds[1]["lost_clients"] == run.rounds[1]["lost_clients"]
 
 
+@pytest.mark.usefixtures("odd_parts")
 def test_weights_that_overflow_when_combined_end_the_run_with_a_sentence() -> None:
     with pytest.raises(fl.FedloomError, match="no longer finite after combining in round 1; lower lr or clip"):
-        fl.run(FIELDS, method="exp(eps=1e-37)", lr=1e-12, momentum=0)
+        fl.run(FIELDS, method="bursts")
+
+
+@pytest.mark.usefixtures("odd_parts")
+def test_a_message_of_a_second_act_must_be_what_was_declared() -> None:
+    with pytest.raises(fl.FedloomError, match="mumbles declares a message of loud, clear, but sends loud"):
+        fl.run(FIELDS, method="mumbles")
 
 
 def test_bytes_are_those_of_what_is_exchanged() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import reference
 import torch
@@ -52,6 +54,26 @@ def test_accuracy_is_that_of_the_weights_handed_out() -> None:
     logits = reference.features(w, x[test]) @ w["head.weight"].T + w["head.bias"]
     hits = (logits.argmax(1) == torch.from_numpy(images.target[test])).double().mean()
     assert run.summary["test_accuracy"] == pytest.approx(float(hits), abs=1e-9)
+
+
+def test_statistics_of_normalisers_travel_and_are_plainly_averaged() -> None:
+    Path("normed.py").write_text(
+        "from torch import nn\n"
+        "def normed(shape, classes):\n"
+        "    body = nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.BatchNorm1d(16), nn.ReLU())\n"
+        "    return body, nn.Linear(16, classes)\n"
+    )
+    run = train("exp + scaffold", model="normed.py:normed", **{**SHARP, "epochs": 1, "rounds": 1})
+    told = problem(run)
+    (cohort,) = told.cohorts
+    expected = torch.zeros(16, dtype=torch.double)
+    for share, k in zip(told.shares(cohort), cohort, strict=True):
+        x = told.data[k][0] @ told.initial["body.1.weight"].T + told.initial["body.1.bias"]
+        expected += share * 0.1 * x.mean(0)  # one step: a tenth of the batch's mean
+    torch.testing.assert_close(run.weights["body.2.running_mean"].double(), expected, rtol=0, atol=1e-5)
+    vector, statistics = 64 * 16 + 16 + 16 + 16 + 160 + 10, 32
+    assert len(checkpoint(run)["server.scaffold.control"]) == vector
+    assert traffic(run) == {(4 * (2 * vector + statistics), 4 * (2 * vector + statistics))}
 
 
 def test_nothing_more_travels_than_with_fedavg() -> None:

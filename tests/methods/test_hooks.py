@@ -338,7 +338,7 @@ class HookFacts(Part):
             assert (samples, steps) == (int(seen[1]), int(seen[2]))
             server.memory["seen"][k] = seen
         assert sum(server.shares) == pytest.approx(1)
-        assert (server.clients, server.momentum) == (5, 0.9)
+        assert (server.task.clients, server.momentum) == (5, 0.9)
 
 
 def test_finish_sees_where_the_client_stands() -> None:
@@ -691,38 +691,69 @@ def test_a_round_whose_clients_are_all_lost_leaves_the_weights_as_they_were() ->
 
 
 class HookLast(Part):
-    """Keeps features near those of the client's own last model, as MOON's second teacher."""
+    """Keeps logits near those of the client's own last model, as MOON's second teacher: the whole storage is remembered."""
 
     def client_memory(self, w: Tensor, task: Task) -> Memory:
-        return {"last": w.clone()}
+        return {"last": task.initial.clone()}
 
     def penalty(self, batch: Batch) -> Tensor:
-        last, sent = batch.teacher("last").features, batch.teacher("global").features
-        assert not last.requires_grad
-        return (batch.features - last).square().mean() - 0.5 * (batch.features - sent).square().mean()
+        last, sent = batch.teacher("last"), batch.teacher("global")
+        assert not last.logits.requires_grad
+        return (batch.logits - last.logits).square().mean() - 0.5 * (batch.features - sent.features).square().mean()
 
     def finish(self, client: Client) -> None:
-        client.memory["last"] = client.w
+        client.memory["last"] = client.whole
 
 
-def test_a_part_may_be_taught_by_weights_that_it_remembers() -> None:
-    run = train("hooklast", rounds=4)
+@pytest.mark.parametrize("rest", ["fedavg", "babu", "fedper"])
+def test_a_part_may_be_taught_by_weights_that_it_remembers(rest: str) -> None:
+    run = train(f"hooklast + {rest}", rounds=4)
     p = problem(run)
     w, last = p.initial, [p.initial] * 5
     assert any(sum(k in cohort for cohort in p.cohorts) > 1 for k in range(5))
+
+    def loss(w: Weights, x: Tensor, y: Tensor, own: Weights, sent: Weights) -> Tensor:
+        away = (features(w, x) - features(sent, x)).square().mean()
+        return cross_entropy(w, x, y) + (logits(w, x) - logits(own, x)).square().mean() - 0.5 * away
+
+    trained = BODY if rest == "babu" else None
+    kept = HEAD if rest == "fedper" else ()
     for t, cohort in p.rounds:
-
-        def loss(w: Weights, x: Tensor, y: Tensor, own: Weights, sent: Weights) -> Tensor:
-            f = features(w, x)
-            distance = (f - features(own, x)).square().mean() - 0.5 * (f - features(sent, x)).square().mean()
-            return cross_entropy(w, x, y) + distance
-
         for k in cohort:
-            last[k] = p.local(w, t, k, partial(loss, own=last[k], sent=w))
-        w = mean([last[k] for k in cohort], p.shares(cohort))
+            mine = {**w, **{name: last[k][name] for name in kept}}
+            last[k] = p.local(mine, t, k, partial(loss, own=last[k], sent=w), trained)
+        w = {**mean([last[k] for k in cohort], p.shares(cohort)), **{name: w[name] for name in kept}}
     agree(run, w)
     for k, remembered in memories(run).items():
         torch.testing.assert_close(remembered["hooklast.last"].double(), flat(last[k]), rtol=0, atol=1e-5)
+
+
+class HookLate(Part):
+    """Asks for the teacher only when training is over."""
+
+    def server_memory(self, w: Tensor, task: Task) -> Memory:
+        return {"taught": torch.zeros(64), "own": torch.zeros(64)}
+
+    def uploads(self, w: Tensor, task: Task) -> Memory:
+        return {"taught": torch.zeros(64), "own": torch.zeros(64)}
+
+    def finish(self, client: Client) -> None:
+        for batch in client.over():
+            client.upload["taught"] += batch.teacher().features.sum(0) / client.samples
+            client.upload["own"] += batch.features.sum(0) / client.samples
+
+    def after_combine(self, server: Server) -> None:
+        for name in ("taught", "own"):
+            (server.memory[name],) = server.extras(name)
+
+
+def test_the_global_teacher_is_what_was_broadcast_whenever_it_is_asked() -> None:
+    run = train("hooklate", clients=1, fraction=1.0, split="iid", rounds=1)
+    p, kept = problem(run), checkpoint(run)
+    final = reference.read(run.path / "final.safetensors")
+    for name, w in (("taught", p.initial), ("own", final)):
+        expected = features(w, p.data[0][0]).mean(0)
+        torch.testing.assert_close(kept[f"server.hooklate.{name}"].double(), expected, rtol=0, atol=1e-5)
 
 
 # personalise
@@ -740,6 +771,20 @@ def test_a_client_may_prepare_itself_before_it_is_fine_tuned() -> None:
     with_it, without = (fl.personalize(train(text, **fields), epochs=1, lr=1e-9) for text in ("hookpersonal", "fedavg"))
     assert with_it.accuracy[0] == without.accuracy[0]
     assert with_it.personal["mean"] > without.personal["mean"] + 0.2
+
+
+class HookAdapt(Part):
+    """One gradient step of all that is exchanged, as Per-FedAvg adapts."""
+
+    def personalise(self, client: Client) -> None:
+        client.w.sub_(client.gradient_of(), alpha=0.5)
+
+
+def test_adapting_does_not_depend_on_what_a_lane_tuned_before() -> None:
+    run = {lanes: train("hookadapt", split="shards:2", rounds=1, lanes=lanes) for lanes in (1, 3)}
+    outcome = {lanes: fl.personalize(run[lanes], part="head", epochs=1, lr=1e-9).accuracy for lanes in run}
+    assert outcome[1] == outcome[3]
+    assert sum(outcome[1][1]) > sum(outcome[1][0]) + 0.5  # type: ignore[arg-type]
 
 
 # what is said when a part does what it must not

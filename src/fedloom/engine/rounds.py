@@ -11,6 +11,7 @@ from typing import Any
 
 from torch import Tensor
 
+from fedloom.engine.arena import scoped
 from fedloom.engine.board import Board
 from fedloom.engine.lanes import Job, Lanes, Report
 from fedloom.engine.memory import ClientMemory
@@ -104,6 +105,9 @@ class Federation:
         def prepare(_: int) -> None:
             if self.experiment.messages.memory.nbytes:
                 self.board.memory_rows[row].copy_(self.memory.get(client))
+            sent = self.board.up(row)
+            for name, first in self.experiment.messages.uploads.items():
+                sent[name].copy_(first)  # else it is what the last client in this row sent
 
         return prepare
 
@@ -153,8 +157,14 @@ class Federation:
     ) -> None:
         """Run a part's second act on some clients of the cohort; their uploads are replaced."""
         place = {upload.client: upload for upload in server.accepted}
+        slots = scoped(self.board.message, part)
+        if set(message) != set(slots):
+            told = ", ".join(message) or "nothing"
+            raise FedloomError(
+                f"method: {part} declares a message of {', '.join(slots) or 'nothing'}, but sends {told}"
+            )
         for name, tensor in message.items():
-            self.board.message[f"{part}.{name}"].copy_(tensor)
+            slots[name].copy_(tensor)
         jobs = []
         for client in clients:
             upload = place[client]

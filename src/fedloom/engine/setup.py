@@ -33,6 +33,7 @@ class Messages:
 
     server_memory: Mapping[str, Tensor]  # "part.name" -> first value
     memory_row: Tensor  # a client's memory before it first takes part
+    uploads: Mapping[str, Tensor]  # "part.name" -> what a client sends if its part says nothing
     down: Packing
     up: Packing
     memory: Packing
@@ -163,15 +164,15 @@ def _messages(chosen: Method, weights: Weights, task: Task) -> Messages:
     }
     server: Memory = {}
     client: Memory = {name: value.cpu().clone() for name, value in personal.items() if value.numel()}
-    down, up, message = dict(shared), dict(shared), Memory()
+    down, uploads, message = dict(shared), Memory(), Memory()
     for part in chosen.parts:
         server.update(prefixed(part.server_memory(w, task), part.name))
         client.update(prefixed(part.client_memory(w, task), part.name))
         down.update(prefixed(part.broadcast(scoped(server, part.name)), part.name))
-        up.update(prefixed(part.uploads(w, task), part.name))
+        uploads.update(prefixed(part.uploads(w, task), part.name))
         message.update(prefixed(part.messages(w, task), part.name))
-    memory = Packing(client)
-    return Messages(server, memory.row(client), Packing(down), Packing(up), memory, Packing(message))
+    memory, up = Packing(client), Packing({**shared, **uploads})
+    return Messages(server, memory.row(client), uploads, Packing(down), up, memory, Packing(message))
 
 
 def _hold_back(images: ImageSet, recipe: Recipe) -> tuple[np.ndarray | None, np.ndarray]:
