@@ -111,7 +111,8 @@ def install(names: list[str], envs: Path) -> None:
     torch = version("torch").split("+")[0]
     for name in names:
         if requires := CONTENDERS[name].requires:
-            venv.create(envs / name, with_pip=True)
+            if not interpreter(name, envs).exists():
+                venv.create(envs / name, with_pip=True, symlinks=os.name != "nt")
             pip = [str(interpreter(name, envs)), "-m", "pip", "install", "--quiet"]
             # torch first: what depends on it with an open range then keeps this version
             subprocess.run([*pip, f"torch=={torch}", "numpy"], check=True)
@@ -194,7 +195,8 @@ def run(lane: Lane, load: Workload, rounds: int, envs: Path, timeout: float) -> 
 
 
 def fastest(lanes: list[Lane]) -> Lane | None:
-    return min((lane for lane in lanes if lane.seconds), key=lambda lane: median(lane.seconds), default=None)
+    sound = [lane for lane in lanes if lane.seconds and not lane.failure]
+    return min(sound, key=lambda lane: median(lane.seconds), default=None)
 
 
 def turns(names: list[str], repeats: int, lanes: list[Lane]) -> Iterator[tuple[int, Lane]]:
@@ -206,11 +208,18 @@ def turns(names: list[str], repeats: int, lanes: list[Lane]) -> Iterator[tuple[i
 
 
 def table(load: Workload, lanes: list[Lane]) -> list[str]:
-    ours = next((lane for lane in lanes if lane.name == "fedloom" and lane.seconds), None)
-    lines = [
-        "| contender | setting | seconds a round | min–max | samples a second | start-up | times fedloom | learned |"
+    ours = fastest([lane for lane in lanes if lane.name == "fedloom"])
+    columns = [
+        "contender",
+        "setting",
+        "seconds a round",
+        "min–max",
+        "samples a second",
+        "start-up",
+        "times fedloom",
+        "learned",
     ]
-    lines += ["|---|---|---|---|---|---|---|---|"]
+    lines = ["| " + " | ".join(columns) + " |", "|---" * len(columns) + "|"]
     for lane in lanes:
         if lane.failure:
             lines.append(f"| {lane.name} | {lane.config} | failed: {lane.failure} |" + " |" * 5)
@@ -233,12 +242,9 @@ def table(load: Workload, lanes: list[Lane]) -> list[str]:
 
 def machine() -> dict[str, Any]:
     info = Path("/proc/cpuinfo")
-    models = (
-        [line.split(":")[1].strip() for line in info.read_text().splitlines() if "model name" in line]
-        if info.exists()
-        else []
-    )
-    return {"cpu": models[0] if models else platform.processor(), "cores": CORES, "python": platform.python_version()}
+    names = [line for line in info.read_text().splitlines() if line.startswith("model name")] if info.exists() else []
+    cpu = names[0].partition(": ")[2] if names else platform.processor()
+    return {"cpu": cpu, "cores": CORES, "python": platform.python_version()}
 
 
 def arguments() -> argparse.Namespace:
@@ -266,21 +272,15 @@ def main() -> None:
         install(options.contenders, options.envs)
         return
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # as for Ctrl-C, the running turn is stopped on the way out
-    results: dict[str, Any] = {
-        "machine": machine(),
-        "rounds": options.rounds,
-        "repeats": options.repeats,
-        "workloads": {},
-    }
+    results: dict[str, Any] = {"machine": machine(), "rounds": options.rounds, "workloads": {}}
     for key in options.workloads:
         load = WORKLOADS[key]
         lanes = [Lane(name, c) for name in options.contenders for c in configs(name, options.channels_last)]
         for repeat, lane in turns(options.contenders, options.repeats, lanes):
             run(lane, load, options.rounds, options.envs, options.timeout)
             shown = lane.failure or " ".join(f"{s:.2f}" for s in lane.seconds[-options.rounds :])
-            print(
-                f"{key} {repeat + 1}/{options.repeats} {lane.name} {lane.config}: {shown}", file=sys.stderr, flush=True
-            )
+            turn = f"{key} {repeat + 1}/{options.repeats} {lane.name} {lane.config}"
+            print(f"{turn}: {shown}", file=sys.stderr, flush=True)
         print("\n".join(["", f"## {key}", "", *table(load, lanes)]), flush=True)
         results["workloads"][key] = asdict(load) | {"contenders": [asdict(lane) for lane in lanes]}
         options.out.parent.mkdir(parents=True, exist_ok=True)

@@ -106,7 +106,8 @@ def test_only_trained_parameters_are_trainable() -> None:
     assert layout.trainable() == ["body.conv.weight", "body.conv.bias", "head.weight", *NORM]
     assert layout.trainable("body") == ["body.conv.weight", "body.conv.bias"]
     assert layout.trainable("head", "norm") == [*NORM, "head.weight"]
-    assert layout.trainable("nowhere") == []
+    with pytest.raises(FedloomError, match="nowhere"):
+        layout.trainable("nowhere")
 
 
 # views

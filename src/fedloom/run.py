@@ -120,10 +120,11 @@ def _go(experiment: Experiment, folder: RunFolder, watcher: Watcher) -> Run:
     identity = recipe.digest()
     with folder.held(), federation(experiment, folder) as fed, Interrupts() as interrupts:
         state = fed.state
-        for text in checkpoint.restore(folder.checkpoints, state, fed.memory, identity):
+        rounds, clients = _logged(folder)
+        for text in checkpoint.restore(folder.checkpoints, state, fed.memory, identity, len(rounds)):
             watcher.note(f"passed over a checkpoint: {text}")
-        for log in (folder.rounds, folder.clients):
-            keep_lines(log, [line for line in read_lines(log) if line["round"] <= state.round])
+        keep_lines(folder.rounds, rounds[: state.round])
+        keep_lines(folder.clients, [clients[number] for number in sorted(clients) if number <= state.round])
         watcher.begin(experiment, folder.path, state.round)
         fed.progress, fed.interruptible = watcher.client, interrupts.now
         saved, saved_round = time.monotonic(), state.round
@@ -144,6 +145,17 @@ def _go(experiment: Experiment, folder: RunFolder, watcher: Watcher) -> Run:
             ) from None
         _finish(fed, folder)
     return Run(folder.path)
+
+
+def _logged(folder: RunFolder) -> tuple[list[dict[str, Any]], dict[int, dict[str, Any]]]:
+    """What is written down of the rounds, from the first on without a gap, and of the clients."""
+    clients = {int(line.get("round", 0)): line for line in read_lines(folder.clients)}
+    rounds: list[dict[str, Any]] = []
+    for line in read_lines(folder.rounds):
+        if line.get("round") != len(rounds) + 1 or ("client_accuracy" in line and line["round"] not in clients):
+            break
+        rounds.append(line)
+    return rounds, clients
 
 
 def _evaluate(fed: Federation, folder: RunFolder) -> dict[str, Any]:

@@ -149,6 +149,9 @@ class Layout:
 
     def trainable(self, *regions: str) -> list[str]:
         """Names of the trained parameters, in these regions only when any are given."""
+        for region in regions:
+            if region not in REGIONS and not self.regions.select(region):
+                raise FedloomError(f"method: a phase trains {region!r}, which this net does not have")
         chosen = self.regions.select(*regions) if regions else list(self.entries)
         return [n for n in chosen if n not in self.regions.statistics and self.regions.status[n] != "frozen"]
 

@@ -1,21 +1,19 @@
-"""Runs without trouble to compare with, and parts that make trouble."""
+"""Runs without trouble to compare with, parts that make trouble, and nothing left running."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
-from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
+from collections.abc import Callable, Iterator
 from typing import Any
 
+import oddities
+import processes
 import pytest
-import torch
-from torch import Tensor
 
 import fedloom as fl
-from fedloom.methods import Client, Memory, Server, Task
-from fedloom.methods.method import _PARTS
 
 Straight = Callable[..., fl.Run]
 
@@ -34,94 +32,16 @@ def straight(tmp_path_factory: pytest.TempPathFactory) -> Straight:
     return run
 
 
-class Seen:
-    """What the part `watch` saw on the server."""
-
-    def __init__(self) -> None:
-        self.cohorts: list[list[int]] = []
-        self.uploads: list[list[Tensor]] = []
+@pytest.fixture(autouse=True)
+def _end_children() -> Iterator[None]:
+    yield
+    for leader in processes.started:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(leader, signal.SIGKILL)
+    processes.started.clear()
 
 
 @pytest.fixture
-def odd_parts() -> Iterator[Seen]:
-    """Parts that misbehave on the clients that hold images of a class; known in this test only."""
-    before, seen = dict(_PARTS), Seen()
-
-    class Odd(fl.Part):
-        label: int = 3
-        only: int = 0  # in this round; 0: in every round
-
-        def hit(self, client: Client) -> bool:
-            return bool(client.counts[self.label] > 0) and self.only in (0, client.round)
-
-    class Dies(Odd):
-        unless: str = ""  # a file, made by the first death
-
-        def finish(self, client: Client) -> None:
-            if self.hit(client) and not (self.unless and Path(self.unless).exists()):
-                if self.unless:
-                    Path(self.unless).touch()
-                os.kill(os.getpid(), signal.SIGKILL)
-
-    class Raises(Odd):
-        def finish(self, client: Client) -> None:
-            if self.hit(client):
-                raise ArithmeticError("the dog ate it")
-
-    class Poison(Odd):
-        value: float = float("nan")
-        where: str = "weights"
-
-        def client_memory(self, w: Tensor, task: Task) -> Memory:
-            return {"kept": torch.zeros(2)}
-
-        def uploads(self, w: Tensor, task: Task) -> Memory:
-            return {"sent": torch.zeros(2)}
-
-        def finish(self, client: Client) -> None:
-            client.memory["kept"] = client.memory["kept"] + 1
-            if self.hit(client):
-                place = {"weights": client.w, "upload": client.upload["sent"], "memory": client.memory["kept"]}
-                place[self.where][1] = self.value
-
-    class Watch(fl.Part):
-        def combine(self, server: Server) -> Tensor:
-            seen.cohorts.append(list(server.cohort))
-            seen.uploads.append([upload.clone() for upload in server.uploads])
-            return server.mean(server.uploads)
-
-    class Bursts(fl.Part):
-        def combine(self, server: Server) -> Tensor:
-            return server.mean(server.uploads) * torch.inf
-
-    class Mumbles(fl.Part):
-        def messages(self, w: Tensor, task: Task) -> Memory:
-            return {"loud": torch.zeros(1), "clear": torch.zeros(1)}
-
-        def after_uploads(self, server: Server) -> None:
-            server.ask(server.cohort, {"loud": torch.ones(1)})
-
-    class Again(fl.Part):
-        """Trains the body, then the head; then a second act moves both, and may kill its lane the first time."""
-
-        deadly: bool = False
-        unless: str = ""
-
-        def phases(self, epochs: int) -> list[fl.Phase]:
-            return [fl.Phase(epochs, ("body",)), fl.Phase(epochs, ("head",))]
-
-        def messages(self, w: Tensor, task: Task) -> Memory:
-            return {"rate": torch.zeros(())}
-
-        def after_uploads(self, server: Server) -> None:
-            server.ask(server.cohort[:2], {"rate": torch.tensor(0.1)})
-
-        def act(self, client: Client, message: Mapping[str, Tensor]) -> None:
-            if self.deadly and not Path(self.unless).exists():
-                Path(self.unless).touch()
-                os.kill(os.getpid(), signal.SIGKILL)
-            client.w.sub_(message["rate"] * client.gradient_of())
-
-    yield seen
-    _PARTS.clear()
-    _PARTS.update(before)
+def odd_parts() -> Iterator[oddities.Seen]:
+    with oddities.odd_parts() as seen:
+        yield seen

@@ -14,6 +14,7 @@ from typing import Any
 from fedloom.errors import Interrupted
 
 FAILED, STOPPED = 9, 3  # exit codes of a child that failed, and of one that raised Interrupted
+started: list[int] = []  # groups; a test that fails leaves none of them behind either
 
 
 class Child:
@@ -34,6 +35,7 @@ class Child:
                 traceback.print_exc()
             finally:
                 os._exit(code)
+        started.append(self.pid)
 
     def signal(self, sign: int, to_group: bool = False) -> None:
         (os.killpg if to_group else os.kill)(self.pid, sign)

@@ -133,6 +133,42 @@ def test_a_kill_while_one_is_written_spares_both_that_are_there(run: fl.Run) -> 
     assert tried >= 4
 
 
+def drop(number: int) -> Damage:
+    def damage(log: Path) -> None:
+        lines = log.read_text().splitlines(keepends=True)
+        log.write_text("".join(lines[:number] + lines[number + 1 :]))
+
+    return damage
+
+
+@pytest.mark.parametrize(
+    ("damage", "begun"),
+    [
+        (drop(3), 3),  # the last line, so the checkpoint before will do
+        (drop(1), 0),
+        (lambda log: log.write_bytes(log.read_bytes()[:-20]), 3),
+        (lambda log: log.write_bytes(log.read_bytes()[:-20] + b"\0" * 20 + b"\n"), 3),
+        (lambda log: log.write_text("[1]\n" + log.read_text()), 0),
+        (lambda log: log.write_text(log.read_text() * 2), 4),
+        (Path.unlink, 0),
+    ],
+    ids=["last", "middle", "cut", "zeros", "garbage", "twice", "gone"],
+)
+def test_a_log_with_a_gap_is_made_good(damage: Damage, begun: int, run: fl.Run) -> None:
+    path, notes = unfinished(run, "copy"), Notes()
+    damage(path / "rounds.jsonl")
+    check_whole(fl.run(resume=path, watcher=notes), run)
+    assert notes.begun == [begun]
+
+
+def test_a_log_without_its_clients_is_made_good(run: fl.Run) -> None:
+    path, notes = unfinished(run, "copy"), Notes()
+    (path / "clients.jsonl").unlink()
+    check_whole(fl.run(resume=path, watcher=notes), run)
+    assert notes.begun == [3]
+    assert "ahead of the log" in notes.said[0]
+
+
 def test_memory_that_no_checkpoint_speaks_of_is_removed_over_many_rounds() -> None:
     most = 0
 

@@ -32,7 +32,7 @@ def killed_at(step: int, fields: dict[str, Any], path: Path) -> bool:
 
 @pytest.mark.parametrize(
     ("method", "stride"),
-    [("scaffold", 4), ("fedper", 9), ("fedavg", 9), pytest.param("scaffold", 1, marks=pytest.mark.slow)],
+    [("scaffold", 5), ("fedper", 11), ("fedavg", 11), pytest.param("scaffold", 1, marks=pytest.mark.slow)],
 )
 def test_a_run_killed_at_any_step_that_changes_files_resumes_to_the_same_bits(
     method: str, stride: int, straight: Callable[..., fl.Run]

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import Seen
 from folders import holder, remembered
+from oddities import Seen
 
 import fedloom as fl
 from fedloom.engine.files import read_tensors

@@ -25,6 +25,11 @@ class Item:
     offset: int
     nbytes: int
 
+    def view(self, row: Tensor) -> Tensor:
+        if self.nbytes == 0:  # a row without bytes has no place that could be looked at as another type
+            return torch.empty(self.shape, dtype=self.dtype)
+        return row[self.offset : self.offset + self.nbytes].view(self.dtype).view(self.shape)
+
 
 class Packing:
     """The order and places of named tensors in a row of bytes."""
@@ -40,14 +45,15 @@ class Packing:
         self.payload = sum(item.nbytes for item in self.items)  # without the padding between tensors
 
     def views(self, row: Tensor) -> dict[str, Tensor]:
-        return {
-            item.name: row[item.offset : item.offset + item.nbytes].view(item.dtype).view(item.shape)
-            for item in self.items
-        }
+        return {item.name: item.view(row) for item in self.items}
 
     def pack(self, tensors: Mapping[str, Tensor], row: Tensor) -> None:
         for name, view in self.views(row).items():
             view.copy_(tensors[name])
+
+    def payload_of(self, part: str) -> int:
+        """Bytes of what one part put there."""
+        return sum(item.nbytes for item in self.items if item.name.startswith(part + "."))
 
     def row(self, tensors: Mapping[str, Tensor]) -> Tensor:
         row = torch.zeros(self.nbytes, dtype=torch.uint8)

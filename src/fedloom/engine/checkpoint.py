@@ -34,8 +34,13 @@ def save(folder: Path, state: State, memory: ClientMemory, recipe_digest: str) -
     memory.settle(state.round)
 
 
-def restore(folder: Path, state: State, memory: ClientMemory, recipe_digest: str) -> list[str]:
-    """Bring state and memory to the newest sound checkpoint, if there is any; returns what had to be passed over."""
+def restore(
+    folder: Path, state: State, memory: ClientMemory, recipe_digest: str, logged: int | None = None
+) -> list[str]:
+    """Bring state and memory to the newest sound checkpoint, if there is any; returns what had to be passed over.
+
+    `logged`: the last round that is written down; a checkpoint of a later one would leave a gap.
+    """
     passed: list[str] = []
     sound: list[Checkpoint] = []
     for path in _found(folder):
@@ -47,7 +52,12 @@ def restore(folder: Path, state: State, memory: ClientMemory, recipe_digest: str
             continue
         if metadata.get("recipe") != recipe_digest:
             raise FedloomError(f"{path} belongs to another recipe than the folder's recipe.yaml")
-        sound.append(Checkpoint(int(metadata["round"]), tensors))
+        found = Checkpoint(int(metadata["round"]), tensors)
+        if logged is not None and found.round > logged:
+            passed.append(f"{path} is ahead of the log, which ends with round {logged}")
+            path.unlink()
+            continue
+        sound.append(found)
     while sound:
         newest = sound.pop(0)
         try:

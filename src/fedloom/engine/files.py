@@ -64,11 +64,17 @@ def append_line(path: Path, content: Mapping[str, Any]) -> None:
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """The complete lines of a JSON-lines file; an incomplete last one is left out."""
-    if not path.exists():
-        return []
-    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-    return [json.loads(line) for line in lines if line.endswith("\n") and line.strip()]
+    """The lines of a JSON-lines file up to the first that is not whole: a kill or a power cut ends it there."""
+    found: list[dict[str, Any]] = []
+    for line in path.read_bytes().split(b"\n")[:-1] if path.exists() else []:
+        try:
+            content = json.loads(line)
+        except ValueError:
+            break
+        if not isinstance(content, dict):
+            break
+        found.append(content)
+    return found
 
 
 def keep_lines(path: Path, lines: Iterable[Mapping[str, Any]]) -> None:

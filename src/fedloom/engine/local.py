@@ -53,8 +53,9 @@ class Said:
 class LocalBatch:
     """A batch in the loop: the forward pass is made when features or logits are first asked for, once."""
 
-    def __init__(self, job: ClientJob, x: Tensor, y: Tensor) -> None:
+    def __init__(self, job: ClientJob, x: Tensor, y: Tensor, learning: bool = True) -> None:
         self.x, self.y = x, y
+        self.learning = learning  # whether its forward pass is one to learn from
         self.client: Scope
         self._job = job
         self._features: Tensor | None = None
@@ -64,13 +65,15 @@ class LocalBatch:
     @property
     def features(self) -> Tensor:
         if self._features is None:
-            self._features = self._job.worker.net.features(self.x)
+            with torch.set_grad_enabled(self.learning):
+                self._features = self._job.worker.net.features(self.x)
         return self._features
 
     @property
     def logits(self) -> Tensor:
         if self._logits is None:
-            self._logits = self._job.worker.net.head(self.features)
+            with torch.set_grad_enabled(self.learning):
+                self._logits = self._job.worker.net.head(self.features)
         return self._logits
 
     @property
@@ -122,6 +125,7 @@ class Scope:
     def train(
         self, epochs: int, *, regions: tuple[str, ...] = (), lr: float | None = None, penalty: Loss | None = None
     ) -> None:
+        self._job.worker.velocity.zero_()
         self._job.run([Phase(epochs, regions)], lr=lr, penalty=penalty, by=self)
 
     def over(self) -> Iterator[Batch]:
@@ -159,7 +163,8 @@ class ClientJob:
         worker.weights.train_only(worker.layout.trainable())  # whatever the lane did before
         self.w = worker.weights.vector[: worker.layout.exchanged]
         self.start = worker.start[: worker.layout.exchanged]
-        self.exchanged_steps = self.all_steps = 0
+        self.exchanged_steps = self.losses = 0
+        self.drive: Drive | None = None
         self.loss = torch.zeros((), device=worker.device)
         self.views = views
         self.scopes = {part.name: Scope(self, part, views) for part in experiment.method.parts}
@@ -172,7 +177,7 @@ class ClientJob:
         return self._counts
 
     def mean_loss(self) -> float:
-        return float(self.loss) / max(self.all_steps, 1)
+        return float(self.loss) / max(self.losses, 1)
 
     # the loop
 
@@ -194,12 +199,11 @@ class ClientJob:
             if not stretches:
                 continue
             exchanged = stretches[0].start < worker.layout.exchanged
-            drive = Drive(stretches, self.lr if lr is None else lr, exchanged, plain, penalty, by)
+            self.drive = drive = Drive(stretches, self.lr if lr is None else lr, exchanged, plain, penalty, by)
             worker.net.train()
             for _ in range(phase.epochs):
                 for batch in self.epoch():
                     self.step(batch, drive)
-                    self.all_steps += 1
                     self.exchanged_steps += exchanged
         worker.weights.train_only(worker.layout.trainable())  # so `gradient_of` outside of a phase is the whole one
 
@@ -227,14 +231,16 @@ class ClientJob:
                     move = torch.add(move, worker.velocity[s], alpha=recipe.momentum, out=worker.velocity[s])
                 w[s].add_(move, alpha=-drive.lr)
 
-    def backward(self, loss: Callable[[], Tensor], stretches: list[slice]) -> None:
-        """The one backward pass: leaves the gradient in the flat vector."""
+    def backward(self, loss: Callable[[], Tensor], stretches: list[slice], told: bool = True) -> None:
+        """The one backward pass: leaves the gradient in the flat vector. `told`: the loss enters the client's report."""
         for s in stretches:
             self.worker.weights.gradient[s].zero_()
         with self.worker.autocast():
             value = loss()
         torch.autograd.backward(value)
-        self.loss += value.detach()
+        if told:
+            self.loss += value.detach()
+            self.losses += 1
 
     def total(self, batch: LocalBatch, drive: Drive | None = None) -> Tensor:
         """Objective, then penalties in the order of the sum."""
@@ -254,21 +260,24 @@ class ClientJob:
         return loss + drive.penalty(batch)
 
     def gradient_of(self, scope: Scope, loss: Loss | None, at: Tensor | None, batch: Batch | None) -> Tensor:
-        """The gradient of what is trained, at these weights or at others; the weights are put back."""
-        vector, here = self.worker.weights.vector, None
+        """The gradient of what is trained, at these weights or at others; then weights and statistics are put back."""
+        worker = self.worker
         chosen = self.draw() if batch is None else LocalBatch(self, batch.x, batch.y)
         chosen.client = scope
+        worker.net.train()
+        before = worker.weights.storage.clone() if at is not None else None
         with torch.no_grad():
             if at is not None:
-                here = vector.clone()
-                vector[: len(at)].copy_(at)
+                worker.weights.vector[: len(at)].copy_(at)
         with torch.enable_grad():
-            stretches = [slice(0, self.worker.layout.trained)]
-            self.backward((lambda: self.total(chosen)) if loss is None else (lambda: loss(chosen)), stretches)
-        with torch.no_grad():
-            if here is not None:
-                vector.copy_(here)
-        return self.worker.weights.gradient[: len(self.w)].clone()
+            stretches = [slice(0, worker.layout.trained)]
+            if loss is None:
+                self.backward(lambda: self.total(chosen, self.drive), stretches)
+            else:
+                self.backward(lambda: loss(chosen), stretches, told=False)
+        if before is not None:
+            worker.weights.storage.copy_(before)
+        return worker.weights.gradient[: len(self.w)].clone()
 
     # data
 
@@ -283,13 +292,12 @@ class ClientJob:
         return self.batch(torch.randperm(self.samples, generator=self.generator)[:size], augment=True)
 
     def over(self, scope: Scope) -> Iterator[Batch]:
-        self.worker.net.eval()
-        with torch.no_grad():
-            for begin in range(0, self.samples, self.recipe.eval_batch):
-                chosen = torch.arange(begin, min(begin + self.recipe.eval_batch, self.samples))
-                batch = self.batch(chosen, augment=False)
-                batch.client = scope
-                yield batch
+        for begin in range(0, self.samples, self.recipe.eval_batch):
+            self.worker.net.eval()
+            chosen = torch.arange(begin, min(begin + self.recipe.eval_batch, self.samples))
+            batch = self.batch(chosen, augment=False)
+            batch.learning, batch.client = False, scope
+            yield batch
 
     def batch(self, chosen: Tensor, augment: bool) -> LocalBatch:
         experiment = self.worker.experiment

@@ -53,24 +53,24 @@ class Federation:
         self.board.broadcast(state.broadcast())
         lost: dict[int, str] = {}
         uploads = self._train(cohort, number, lost)
-        acts = 0
+        down, up = len(cohort) * experiment.messages.down.payload, len(cohort) * experiment.messages.up.payload
         if uploads:
             server = RoundServer(state, uploads, lambda *asked: self._ask(server, lost, *asked))
-            acts = self._combine(server)
+            self._combine(server)
+            down, up = down + server.down, up + server.up
             uploads = server.accepted
         for upload in uploads:
             self.memory.put(upload.client, self.board.memory_rows[upload.row], number)
         state.round = number
         seconds = time.perf_counter() - began
-        down, up = len(cohort) * experiment.messages.down.payload, len(cohort) * experiment.messages.up.payload
         line: dict[str, Any] = {
             "round": number,
             "cohort": cohort,
             "lr": experiment.recipe.rate(number),
             "train_loss": _mean_loss(uploads),
             "seconds": round(seconds, 6),
-            "bytes_down": down + acts * experiment.messages.message.payload,
-            "bytes_up": up + acts * experiment.messages.up.payload,
+            "bytes_down": down,
+            "bytes_up": up,
             "lost": len(lost),
         }
         if lost:
@@ -125,27 +125,26 @@ class Federation:
         samples = len(self.experiment.partition.train(client))
         return Upload(client, row, samples, int(report["steps"]), float(report["loss"]), tensors)
 
-    def _combine(self, server: RoundServer) -> int:
-        """Second acts, the new weights, and what follows them; returns the number of second acts."""
+    def _combine(self, server: RoundServer) -> None:
+        """Second acts, the new weights, and what follows them."""
         state, method = self.state, self.experiment.method
         for part in method.hooked("after_uploads"):
             part.after_uploads(server.scope(part))
         if not server.accepted:
-            return server.acts
+            return
         uploads = [upload.tensors["w"] for upload in server.accepted]
         combiner = method.the("combine")
         new = weighted_sum(uploads, server.shares) if combiner is None else combiner.combine(server.scope(combiner))
-        if not bool(new.isfinite().all()):
-            raise FedloomError(
-                f"the weights are no longer finite after combining in round {state.round + 1}; lower lr or clip gradients"
-            )
         state.w.copy_(new)
         if state.statistics.numel():
             rows = [upload.tensors["statistics"] for upload in server.accepted]
             state.statistics.copy_(weighted_sum(rows, server.shares))
         for part in method.hooked("after_combine"):
             part.after_combine(server.scope(part))
-        return server.acts
+        if not bool(state.w.isfinite().all()):
+            raise FedloomError(
+                f"the weights are no longer finite after combining in round {state.round + 1}; lower lr or clip gradients"
+            )
 
     def _ask(
         self,
@@ -167,6 +166,8 @@ class Federation:
             slots[name].copy_(tensor)
         jobs = []
         for client in clients:
+            if client not in place:
+                raise FedloomError(f"method: {part} asks client {client} again, who is not in this round's cohort")
             upload = place[client]
             arguments = {"client": client, "round": self.state.round + 1, "row": upload.row, "part": part}
             saved = self.board.up_rows[upload.row].clone(), self.board.memory_rows[upload.row].clone()
@@ -178,7 +179,8 @@ class Federation:
                 server.drop(upload)
             else:
                 upload.steps += again.steps
-        server.acts += len(jobs)
+        server.down += len(jobs) * self.experiment.messages.message.payload_of(part)
+        server.up += len(jobs) * self.experiment.messages.up.payload
 
     def _put_back(self, row: int, saved: tuple[Tensor, Tensor]) -> Callable[[int], None]:
         def prepare(_: int) -> None:

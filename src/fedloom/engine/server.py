@@ -67,7 +67,7 @@ class RoundServer:
         recipe = state.experiment.recipe
         self.lr, self.momentum = recipe.rate(state.round + 1), recipe.momentum
         self._by_samples = recipe.weighting == "samples"
-        self.acts = 0  # how many clients were asked a second time
+        self.down = self.up = 0  # bytes of second acts
 
     @property
     def shares(self) -> list[float]:

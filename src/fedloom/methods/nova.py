@@ -26,7 +26,8 @@ class Nova(Part):
         tau = sum(p * a_i for p, a_i in zip(server.shares, a, strict=True))
         new = server.weights.clone()
         for p, a_i, w_i in zip(server.shares, a, server.uploads, strict=True):
-            new.add_(w_i - server.weights, alpha=tau * p / a_i)
+            if a_i:  # a client that trains only what is its own has taken no step here
+                new.add_(w_i - server.weights, alpha=tau * p / a_i)
         return new
 
 
