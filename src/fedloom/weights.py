@@ -1,8 +1,8 @@
 """A model's state as one flat vector with named regions.
 
 Every float tensor of a net is a view into one contiguous float32 storage: first all parameters (`vector`), then all
-float buffers (`buffers`). Parameters are ordered by what happens to them, so that what a paper's equation speaks of is a
-prefix and never a gather:
+float buffers (`buffers`). Parameters are ordered by what happens to them, so that what a paper's equation speaks of
+is a prefix and never a gather:
 
     vector  = [ exchanged: trained and shared | personal: trained, kept by the client | frozen: neither ]
     buffers = [ shared | personal ]
@@ -154,6 +154,11 @@ class Layout:
                 raise FedloomError(f"method: a phase trains {region!r}, which this net does not have")
         chosen = self.regions.select(*regions) if regions else list(self.entries)
         return [n for n in chosen if n not in self.regions.statistics and self.regions.status[n] != "frozen"]
+
+    def named(self, vector: Tensor) -> dict[str, Tensor]:
+        """The tensors that lie in a vector which begins as the parameters do, as views into it."""
+        found = [entry for entry in self.entries.values() if entry.offset + entry.size <= len(vector)]
+        return {entry.name: entry.view(vector) for entry in found}
 
     def tensors(self, storage: Tensor) -> dict[str, Tensor]:
         """Named, contiguous copies, as they are written to files."""

@@ -125,7 +125,7 @@ def test_weights_that_a_part_breaks_after_combining_end_the_run() -> None:
 
 
 def test_a_client_outside_the_cohort_cannot_be_asked_again() -> None:
-    with pytest.raises(fl.FedloomError, match="asks-stranger asks client . again, who is not in this round's cohort"):
+    with pytest.raises(fl.FedloomError, match=r"asks-stranger asks client . again, who is not in this round's cohort"):
         fl.run(method="asks-stranger", **SMALL)
 
 

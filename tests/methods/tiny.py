@@ -43,7 +43,7 @@ def fedloom_parts() -> list[fl.Part]:
     def below(part: type[fl.Part]) -> list[type[fl.Part]]:
         return [part, *(found for child in part.__subclasses__() for found in below(child))]
 
-    ours = (part for part in below(fl.Part)[1:] if part.__module__.startswith("fedloom."))
+    ours = (part for part in below(fl.Part)[1:] if part.__module__.startswith("fedloom.") and part.name)
     return [part() for part in sorted(ours, key=lambda part: part.name)]
 
 

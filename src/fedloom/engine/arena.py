@@ -1,8 +1,8 @@
 """Named tensors packed into one stretch of bytes: what is broadcast, uploaded and remembered, one copy each.
 
-A packing is made once from example tensors; after that a message is a row of bytes, and its tensors are views into it.
-Rows that lanes share are anonymous shared mappings: they have no name, so nothing is left behind however a process ends,
-and they do not count against a container's /dev/shm.
+A packing is made once from example tensors; after that a message is a row of bytes, and its tensors are views into
+it. Rows that lanes share are anonymous shared mappings: they have no name, so nothing is left behind however a
+process ends, and they do not count against a container's /dev/shm.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The memory that the main process and its lanes share: broadcast, uploads, clients' memory, test results.
 
-Each client of a cohort has a row to send and a row to remember in; lanes write there, the main process reads. Nothing is
-copied through pipes.
+Each client of a cohort has a row to send and a row to remember in; lanes write there, the main process reads. Nothing
+is copied through pipes.
 """
 
 from __future__ import annotations

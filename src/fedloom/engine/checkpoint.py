@@ -1,4 +1,5 @@
-"""Checkpoints: the state of the server after a round, with a checksum; two are kept, a damaged newest one is passed over."""
+"""Checkpoints: the state of the server after a round, with a checksum; two are kept, a damaged newest one is passed
+over."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
 """Where clients run: processes with one compute thread each, forked from this one.
 
-A forked lane inherits the net, the method and the mapped data as they are, so nothing is serialised, parts defined in a
-script or notebook need no import, and a lane starts in milliseconds. Jobs and reports are short JSON texts in a pipe; tensors
-lie on the board. A lane that dies is replaced and its job is run again; a lane whose main process dies ends itself.
+A forked lane inherits the net, the method and the mapped data as they are, so nothing is serialised, parts defined in
+a script or notebook need no import, and a lane starts in milliseconds. Jobs and reports are short JSON texts in a
+pipe; tensors lie on the board. A lane that dies is replaced and its job is run again; a lane whose main process dies
+ends itself.
 """
 
 from __future__ import annotations

@@ -117,6 +117,9 @@ class Scope:
     def gradient_of(self, loss: Loss | None = None, at: Tensor | None = None, batch: Batch | None = None) -> Tensor:
         return self._job.gradient_of(self, loss, at, batch)
 
+    def named(self, vector: Tensor) -> dict[str, Tensor]:
+        return self._job.worker.layout.named(vector)
+
     def another(self) -> Batch:
         batch = self._job.draw()
         batch.client = self

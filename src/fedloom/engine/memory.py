@@ -1,8 +1,9 @@
 """What clients remember between rounds: allocated when a client first needs it, on disk when there is too much of it.
 
-A client's memory is one row of bytes. Each change makes a new version, named by its round; a file is written when the row must
-leave RAM or when a checkpoint is made, and an older version stays until no kept checkpoint speaks of it. So a checkpoint costs
-what the clients since the last one changed, and a kill at any moment loses nothing that a checkpoint needs.
+A client's memory is one row of bytes. Each change makes a new version, named by its round; a file is written when the
+row must leave RAM or when a checkpoint is made, and an older version stays until no kept checkpoint speaks of it. So
+a checkpoint costs what the clients since the last one changed, and a kill at any moment loses nothing that a
+checkpoint needs.
 """
 
 from __future__ import annotations

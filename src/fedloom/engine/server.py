@@ -1,4 +1,5 @@
-"""The server as parts see it, and the arithmetic on uploads. Sums run in cohort order, whatever order uploads came in."""
+"""The server as parts see it, and the arithmetic on uploads. Sums run in cohort order, whatever order uploads came
+in."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ from fedloom.engine.arena import Packing, prefixed, scoped
 from fedloom.errors import FedloomError
 from fedloom.keys import numpy_generator, seeded
 from fedloom.methods import Memory, Method, Task, method
-from fedloom.nets import Net, build, region_of
+from fedloom.nets import Net, build, region_of, set_batch_norm
 from fedloom.recipe import Recipe
 from fedloom.weights import Layout, Regions, Status, Weights
 
@@ -140,6 +140,7 @@ def assemble(net: Net, chosen: Method, task: Task, recipe: Recipe) -> tuple[Net,
             for name, parameter in net.named_parameters():
                 if not parameter.requires_grad:
                     constant.setdefault(name, part.name)
+    set_batch_norm(net, recipe.bn)  # of normalisers that parts brought, too
     for name, parameter in net.named_parameters():
         if parameter.dtype != torch.float32:
             raise FedloomError(f"model: {name} is {parameter.dtype}; fedloom trains float32 weights")

@@ -2,10 +2,11 @@
 
     L = 1/2 (cos(f, v_y) - 1)^2,   V = sqrt(C/(C-1)) (I - 11^T/C) U^T   (rows of unit length, pairwise cosine -1/(C-1))
 
-Cross-entropy pulls a feature to its class and pushes it from all others, also from classes a client never saw;
-dot-regression only pulls. U comes from the QR decomposition of the drawn head, so no further randomness enters. Predictions
-are argmax V f / ||f||. Features after a ReLU are non-negative while rows of V are not, so cos reaches about 0.7 and the
-loss has a floor above zero. Needs a much larger rate than cross-entropy (the paper: 0.35 for 0.01, 5.0 for 0.1).
+Cross-entropy pulls a feature to its class and pushes it from all others, also from classes a client never saw; dot-
+regression only pulls. U comes from the QR decomposition of the drawn head, so no further randomness enters.
+Predictions are argmax V f / ||f||. Features after a ReLU are non-negative while rows of V are not, so cos reaches
+about 0.7 and the loss has a floor above zero. Needs a much larger rate than cross-entropy (the paper: 0.35 for 0.01,
+5.0 for 0.1).
 """
 
 from __future__ import annotations

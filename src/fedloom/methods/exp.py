@@ -3,8 +3,8 @@
     D_i = w_i - w_g,   D = sum_i p_i D_i
     eta_g = max(1, sum_i p_i ||D_i||^2 / (2 (||D||^2 + eps))),   w <- w_g + eta_g D
 
-What is handed out is the mean of the last two iterates. Statistics of normalisers are plainly averaged.
-Default eps = 0.001 as the paper's CIFAR runs; its code also scales eps by |S| and decays it, which the equation does not.
+What is handed out is the mean of the last two iterates. Statistics of normalisers are plainly averaged. Default eps =
+0.001 as the paper's CIFAR runs; its code also scales eps by |S| and decays it, which the equation does not.
 """
 
 from __future__ import annotations

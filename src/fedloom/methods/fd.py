@@ -2,8 +2,9 @@
 
     L = beta * L_base + (1 - beta) * (1/d) ||f - f_g||_2^2
 
-f and f_g are un-normalised features of the local and of the frozen global model (in evaluation mode, no gradient), the
-mean is over batch and dimensions. Default beta = 0.9; the paper finds [0.3, 0.9] flat and 0 or 1 poor. One more forward pass.
+f and f_g are un-normalised features of the local and of the frozen global model (in evaluation mode, no gradient),
+the mean is over batch and dimensions. Default beta = 0.9; the paper finds [0.3, 0.9] flat and 0 or 1 poor. One more
+forward pass.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """FedRep (Collins et al., ICML 2021): shared body, personal head, trained one after the other.
 
-Each round a client first trains its own head for `head_epochs` with the body as received, then the body for the recipe's
-epochs with that head. Default 10 head epochs, as the authors' CIFAR runs. Momentum starts at zero for each of the two.
+Each round a client first trains its own head for `head_epochs` with the body as received, then the body for the
+recipe's epochs with that head. Default 10 head epochs, as the authors' CIFAR runs. Momentum starts at zero for each
+of the two.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
     z = V f / ||f||_2,   V trainable, no bias
 
-The claim: local training inflates feature norms of the classes a client sees; without norms there is nothing to inflate.
-Norms are guarded by 1e-12. The bias is dropped because only then does normalising not change the argmax. The rows of V
-are as the net drew them. Needs a larger rate than FedAvg (the paper: 0.03 for 0.01, 0.5 for 0.1).
+The claim: local training inflates feature norms of the classes a client sees; without norms there is nothing to
+inflate. Norms are guarded by 1e-12. The bias is dropped because only then does normalising not change the argmax. The
+rows of V are as the net drew them. Needs a larger rate than FedAvg (the paper: 0.03 for 0.01, 0.5 for 0.1).
 """
 
 from __future__ import annotations

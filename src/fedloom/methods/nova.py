@@ -2,8 +2,9 @@
 
     d_i = (w_g - w_i) / a_i,   tau = sum_i p_i a_i,   w <- w_g - tau * sum_i p_i d_i
 
-a_i is the client's number of steps, or with momentum the effective number (see scaffold). With equal steps this is FedAvg,
-so nothing changes under balanced splits. Departure: summed with prox, a_i stays that of plain SGD with momentum.
+a_i is the client's number of steps, or with momentum the effective number (see scaffold). With equal steps this is
+FedAvg, so nothing changes under balanced splits. Departure: summed with prox, a_i stays that of plain SGD with
+momentum.
 """
 
 from __future__ import annotations

@@ -55,11 +55,17 @@ class Part(BaseModel):
     paper: ClassVar[str] = ""
     replaces: ClassVar[frozenset[str]] = frozenset()  # pieces of the net that `build` swaps: only one part may
 
+    def __init_subclass__(cls, abstract: bool = False, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+
     @classmethod
-    def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
+    def __pydantic_init_subclass__(cls, abstract: bool = False, **kwargs: Any) -> None:
+        """Every subclass becomes known by its name, except one that says `abstract=True`: a base for others."""
         super().__pydantic_init_subclass__(**kwargs)
         from fedloom.methods.method import register
 
+        if abstract:
+            return
         if "name" not in cls.__dict__:
             cls.name = cls.__name__.lower()
         register(cls)

@@ -2,9 +2,10 @@
 
     L = cross-entropy + (mu/2) ||w - w_g||^2,   so   g <- g + mu (w - w_g)
 
-The term acts on what is exchanged; statistics never enter the distance. Its gradient is added in closed form, before
-momentum, which is what differentiating the loss would give.
-Default mu = 0.01 as FedBABU's comparison; FedDr+ uses 0.001, FedNTD's code 1.0.
+With `beta` it is the convex mix of FedDr+'s equation 1 instead, L = beta * L_base + (1 - beta) * 1/2 ||w - w_g||^2,
+so g <- beta g + (1 - beta)(w - w_g), and mu has no say. The term acts on what is exchanged; statistics never enter
+the distance. Its gradient is added in closed form, before momentum, which is what differentiating the loss would
+give. Default mu = 0.01 as FedBABU's comparison; FedDr+ uses 0.001, FedNTD's code 1.0.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from fedloom.methods.method import alias
-from fedloom.methods.part import NonNegative, Part
+from fedloom.methods.part import NonNegative, Part, Share
 from fedloom.methods.seen import Client
 
 
@@ -21,9 +22,14 @@ class Prox(Part):
 
     paper = "Li et al. 2020, FedProx"
     mu: NonNegative = 0.01
+    beta: Share | None = None
 
     def correct(self, gradient: Tensor, client: Client) -> None:
-        gradient.add_(client.w, alpha=self.mu).sub_(client.start, alpha=self.mu)
+        pull = self.mu
+        if self.beta is not None:
+            gradient.mul_(self.beta)
+            pull = 1 - self.beta
+        gradient.add_(client.w, alpha=pull).sub_(client.start, alpha=pull)
 
 
 alias("fedprox", "prox", "FedAvg with a proximal term", "Li et al. 2020, FedProx")

@@ -4,11 +4,11 @@
     client:  c_i+ = c_i - c + (w_g - w_i) / (K eta)
     server:  c <- c + |S|/N * mean over S of (c_i+ - c_i)
 
-With heavy-ball momentum r, K steps move the weights by eta * a_K times a constant gradient, with
-a_K = [K - r (1 - r^K) / (1 - r)] / (1 - r); dividing by K eta would make the controls about 1/(1-r) times too large.
-So K is replaced by a_K, which is K at r = 0. The rate is the one of the round. The weights are averaged as the recipe says.
-Controls cover what is trained and shared; statistics of normalisers are not controlled. Weight decay joins the gradient
-after the correction and thus becomes part of the control, as in the paper's use of the whole movement.
+With heavy-ball momentum r, K steps move the weights by eta * a_K times a constant gradient, with a_K = [K - r (1 -
+r^K) / (1 - r)] / (1 - r); dividing by K eta would make the controls about 1/(1-r) times too large. So K is replaced
+by a_K, which is K at r = 0. The rate is the one of the round. The weights are averaged as the recipe says. Controls
+cover what is trained and shared; statistics of normalisers are not controlled. Weight decay joins the gradient after
+the correction and thus becomes part of the control, as in the paper's use of the whole movement.
 """
 
 from __future__ import annotations

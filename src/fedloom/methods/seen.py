@@ -131,6 +131,10 @@ class Client(Protocol):
         """The gradient of the method's loss or of another one, here or at other weights, on a batch or on a new one."""
         ...
 
+    def named(self, vector: Tensor) -> Mapping[str, Tensor]:
+        """The tensors of an exchanged vector by name, as views into it."""
+        ...
+
     def another(self) -> Batch:
         """An independent batch of the client's training data."""
         ...

@@ -1,0 +1,55 @@
+"""FedETF (Li et al., ICCV 2023): a learned projection onto a fixed simplex, with balanced softmax.
+
+    z = s * E^T normalize(P f),   L = cross-entropy of z + gamma log n_c
+
+P (C x d, no bias) and the scale s (first value 1) are trained and shared; E is a fixed C x C simplex ETF; n_c counts
+the client's samples of class c. A class that a client does not hold has logit -inf: it takes no part in the softmax.
+Predictions use z alone. Default gamma = 1.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fedloom.methods.method import alias
+from fedloom.methods.part import NonNegative, Part
+from fedloom.methods.seen import Batch, Task
+from fedloom.nets import Net
+from fedloom.nets.heads import simplex_etf
+
+
+class ProjectedHead(nn.Module):
+    """z = s * E normalize(P f), with E fixed."""
+
+    def __init__(self, dim: int, classes: int) -> None:
+        super().__init__()
+        self.in_features, self.out_features = dim, classes
+        self.projection = nn.Linear(dim, classes, bias=False)
+        self.scale = nn.Parameter(torch.ones(1))
+        self.weight = nn.Parameter(simplex_etf(torch.randn(classes, classes)), requires_grad=False)
+
+    def forward(self, f: Tensor) -> Tensor:
+        return self.scale * F.linear(F.normalize(self.projection(f), eps=1e-12), self.weight)
+
+
+class ETF(Part):
+    """A learned projection onto a fixed simplex, balanced by class counts."""
+
+    paper = "Li et al. 2023, FedETF"
+    replaces: ClassVar[frozenset[str]] = frozenset({"head"})
+    gamma: NonNegative = 1.0
+
+    def build(self, net: Net, task: Task) -> Net:
+        net.head = ProjectedHead(net.dim, net.classes)
+        return net
+
+    def objective(self, batch: Batch) -> Tensor:
+        shift = self.gamma * torch.log(batch.counts) if self.gamma else torch.zeros_like(batch.counts)
+        return F.cross_entropy(batch.logits + shift, batch.y)
+
+
+alias("fedetf", "etf", "projection onto a fixed simplex with balanced softmax", "Li et al. 2023, FedETF")

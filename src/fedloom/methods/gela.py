@@ -1,0 +1,44 @@
+"""FedGELA (Fan et al., NeurIPS 2023): a fixed simplex head whose rows each client scales by its own class counts.
+
+    z_c = E_c <v_c, f> / T,   E_c = C n_c / n,   L = cross-entropy of z
+
+Features are batch-normalised (without the L2 norm), V is a fixed simplex ETF. A class that a client does not hold has
+the zero vector, so logit 0, not -inf. The global model is tested with the plain simplex. Default T = 0.2, the default
+of the authors' code (their README prints 1e-5). Departure: FedDr+'s port adds a projection and L2 norm, although that
+paper lists FedGELA without them; here it is as its authors have it.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fedloom.methods.method import alias
+from fedloom.methods.part import Part, Positive
+from fedloom.methods.seen import Batch, Task
+from fedloom.nets import Net
+from fedloom.nets.heads import simplex_etf, weight_of
+
+
+class Gela(Part):
+    """A fixed simplex head, scaled by each client's class counts."""
+
+    paper = "Fan et al. 2023, FedGELA"
+    replaces: ClassVar[frozenset[str]] = frozenset({"head"})
+    temperature: Positive = 0.2
+
+    def build(self, net: Net, task: Task) -> Net:
+        simplex = simplex_etf(weight_of(net.head))
+        net.body = nn.Sequential(net.body, nn.BatchNorm1d(net.dim))
+        net.head = nn.Linear(net.dim, net.classes, bias=False)
+        net.head.weight = nn.Parameter(simplex, requires_grad=False)
+        return net
+
+    def objective(self, batch: Batch) -> Tensor:
+        share = batch.counts * (len(batch.counts) / batch.counts.sum())  # E_c
+        return F.cross_entropy(batch.logits * share / self.temperature, batch.y)
+
+
+alias("fedgela", "gela", "fixed simplex head scaled by class counts", "Fan et al. 2023, FedGELA")
