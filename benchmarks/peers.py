@@ -145,7 +145,7 @@ def stop(process: subprocess.Popen[str]) -> None:
     with suppress(ProcessLookupError, subprocess.TimeoutExpired):
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGTERM)
-            process.communicate(timeout=20)
+            process.communicate(timeout=40)  # torchrun gives its workers 30
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()

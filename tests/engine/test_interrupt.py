@@ -95,7 +95,8 @@ def test_control_c_on_the_command_says_one_sentence() -> None:
     words = "run --clients 10 --rounds 200 --lanes 2 --out stopped"
     command = [sys.executable, "-m", "fedloom", *words.split()]
     with subprocess.Popen(command, start_new_session=True, stderr=subprocess.PIPE, text=True) as process:
-        until(lambda: logged(Path("stopped")) >= 2, seconds=60)
+        until(lambda: logged(Path("stopped")) >= 2 or process.poll() is not None, seconds=60)
+        assert process.poll() is None, process.communicate()[1]
         os.killpg(process.pid, signal.SIGINT)
         said = process.communicate()[1]
     assert process.returncode == 130

@@ -82,7 +82,8 @@ def test_the_command_killed_and_resumed_ends_with_the_same_bits(straight: Callab
     words = "run --clients 10 --rounds 40 --lanes 2 --method scaffold --set checkpoint_seconds=0 --out killed -q"
     command = [sys.executable, "-m", "fedloom", *words.split()]
     with subprocess.Popen(command, start_new_session=True) as process:
-        until(lambda: logged(Path("killed")) >= 3, seconds=60)
+        until(lambda: logged(Path("killed")) >= 3 or process.poll() is not None, seconds=60)
+        assert process.poll() is None, "it ended by itself"
         process.kill()
     assert process.returncode == -signal.SIGKILL
     until(lambda: not group(process.pid), seconds=3)

@@ -11,17 +11,17 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedloom.engine.arena import scoped
-from fedloom.engine.batches import cut
+from fedloom.engine.samples import Samples
+from fedloom.errors import FedloomError
 from fedloom.keys import torch_generator
 from fedloom.methods.part import Part
-from fedloom.methods.seen import Batch, Phase, Slots
+from fedloom.methods.seen import Batch, Data, Phase, Slots
 from fedloom.nets import Net
 
 if TYPE_CHECKING:
     from fedloom.engine.worker import Worker
 
 Loss = Callable[[Batch], Tensor]
-PREPARED_BYTES = 64 << 20  # a client's images are turned into floats once a round if they need no more than this
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class LocalBatch:
 
     @property
     def counts(self) -> Tensor:
-        return self._job.counts
+        return self._job.own.counts
 
     def teacher(self, name: str = "global") -> Said:
         """Of the weights that the round began with ("global"), or of a whole storage kept in this part's memory."""
@@ -94,7 +94,7 @@ class Scope:
     def __init__(self, job: ClientJob, part: Part, views: Views) -> None:
         self._job = job
         self.name, self.task = part.name, job.worker.experiment.task
-        self.round, self.samples = job.round, job.samples
+        self.round, self.samples = job.round, len(job.own)
         self.momentum = job.worker.experiment.recipe.momentum
         self.generator = job.generator
         self.memory = Slots(scoped(views.memory, part.name), f"{part.name}: client memory")
@@ -112,7 +112,7 @@ class Scope:
 
     @property
     def counts(self) -> Tensor:
-        return self._job.counts
+        return self._job.own.counts
 
     def gradient_of(self, loss: Loss | None = None, at: Tensor | None = None, batch: Batch | None = None) -> Tensor:
         return self._job.gradient_of(self, loss, at, batch)
@@ -126,13 +126,19 @@ class Scope:
         return batch
 
     def train(
-        self, epochs: int, *, regions: tuple[str, ...] = (), lr: float | None = None, penalty: Loss | None = None
+        self,
+        epochs: int,
+        *,
+        regions: tuple[str, ...] = (),
+        lr: float | None = None,
+        penalty: Loss | None = None,
+        data: Data = "own",
     ) -> None:
         self._job.worker.velocity.zero_()
-        self._job.run([Phase(epochs, regions)], lr=lr, penalty=penalty, by=self)
+        self._job.run([Phase(epochs, regions)], lr=lr, penalty=penalty, by=self, data=data)
 
-    def over(self) -> Iterator[Batch]:
-        return self._job.over(self)
+    def over(self, data: Data = "own") -> Iterator[Batch]:
+        return self._job.over(self, data)
 
 
 @dataclass(frozen=True)
@@ -155,11 +161,9 @@ class ClientJob:
         self.worker, self.round = worker, round
         self.recipe = experiment.recipe
         self.lr = self.recipe.rate(max(round, 1))
-        self.index = torch.from_numpy(experiment.partition.train(client))
-        self.samples = len(self.index)
-        self.y = experiment.images.train_y[self.index].to(worker.device)
-        self._counts: Tensor | None = None
-        self._prepared: Tensor | None = None
+        self.client = client
+        self._samples: dict[str, Samples] = {}
+        self.own = self.samples("own")
         self.generator = torch_generator(self.recipe.seed, purpose, round, client)
         worker.start.copy_(worker.weights.storage)
         worker.velocity.zero_()
@@ -172,12 +176,6 @@ class ClientJob:
         self.views = views
         self.scopes = {part.name: Scope(self, part, views) for part in experiment.method.parts}
         self._taught: set[tuple[str, str]] = set()
-
-    @property
-    def counts(self) -> Tensor:
-        if self._counts is None:
-            self._counts = torch.bincount(self.y, minlength=self.worker.experiment.images.classes).float()
-        return self._counts
 
     def mean_loss(self) -> float:
         return float(self.loss) / max(self.losses, 1)
@@ -193,8 +191,9 @@ class ClientJob:
         by: Scope | None = None,
         names: Sequence[str] | None = None,
         plain: bool = False,
+        data: Data = "own",
     ) -> None:
-        """Epochs over the client's shuffled samples. `plain`: the method's loss, without its corrections."""
+        """Epochs over shuffled samples. `plain`: the method's loss, without its corrections."""
         worker = self.worker
         for phase in phases:
             trained = worker.layout.trainable(*phase.regions) if names is None else list(names)
@@ -205,8 +204,8 @@ class ClientJob:
             self.drive = drive = Drive(stretches, self.lr if lr is None else lr, exchanged, plain, penalty, by)
             worker.net.train()
             for _ in range(phase.epochs):
-                for batch in self.epoch():
-                    self.step(batch, drive)
+                for x, y in self.samples(data).epoch(self.generator):
+                    self.step(LocalBatch(self, x, y), drive)
                     self.exchanged_steps += exchanged
         worker.weights.train_only(worker.layout.trainable())  # so `gradient_of` outside of a phase is the whole one
 
@@ -284,38 +283,27 @@ class ClientJob:
 
     # data
 
-    def epoch(self) -> Iterator[LocalBatch]:
-        size = self.samples if self.recipe.batch == "full" else self.recipe.batch
-        order = torch.randperm(self.samples, generator=self.generator)
-        for stretch in cut(self.samples, size, alone=not self.worker.normalisers):
-            yield self.batch(order[stretch], augment=True)
+    def samples(self, data: Data) -> Samples:
+        """The client's own training images, or those that are held back for validation."""
+        if data not in self._samples:
+            experiment = self.worker.experiment
+            if data == "held" and not len(experiment.validation):
+                raise FedloomError("method: it works on images that are held back; set data.validation above 0")
+            index = (
+                experiment.validation if data == "held" else torch.from_numpy(experiment.partition.train(self.client))
+            )
+            self._samples[data] = Samples(experiment, index, self.worker.device, alone=not self.worker.normalisers)
+        return self._samples[data]
 
     def draw(self) -> LocalBatch:
-        size = self.samples if self.recipe.batch == "full" else min(self.recipe.batch, self.samples)
-        return self.batch(torch.randperm(self.samples, generator=self.generator)[:size], augment=True)
+        return LocalBatch(self, *self.own.draw(self.generator))
 
-    def over(self, scope: Scope) -> Iterator[Batch]:
-        for begin in range(0, self.samples, self.recipe.eval_batch):
+    def over(self, scope: Scope, data: Data) -> Iterator[Batch]:
+        for x, y in self.samples(data).over():
             self.worker.net.eval()
-            chosen = torch.arange(begin, min(begin + self.recipe.eval_batch, self.samples))
-            batch = self.batch(chosen, augment=False)
-            batch.learning, batch.client = False, scope
+            batch = LocalBatch(self, x, y, learning=False)
+            batch.client = scope
             yield batch
-
-    def batch(self, chosen: Tensor, augment: bool) -> LocalBatch:
-        experiment = self.worker.experiment
-        y = self.y[chosen]
-        if self.recipe.augment != "none" and augment:
-            raw = experiment.images.train_x[self.index[chosen]]
-            return LocalBatch(self, experiment.pipeline(raw, self.generator).to(self.worker.device), y)
-        if self._prepared is None and self.samples * experiment.images.train_x[0].numel() * 4 <= PREPARED_BYTES:
-            floats = experiment.pipeline(experiment.images.train_x[self.index], None)
-            self._prepared = floats.permute(0, 2, 3, 1).contiguous().to(self.worker.device)
-        if self._prepared is not None:
-            return LocalBatch(self, self._prepared[chosen].permute(0, 3, 1, 2), y)
-        return LocalBatch(
-            self, experiment.pipeline(experiment.images.train_x[self.index[chosen]], None).to(self.worker.device), y
-        )
 
     # teachers
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Literal, Protocol
 
 import torch
 from torch import Tensor
@@ -12,6 +12,7 @@ from torch import Tensor
 from fedloom.errors import FedloomError
 
 Memory = dict[str, Tensor]
+Data = Literal["own", "held"]  # a client's own training images | those held back for validation
 
 
 @dataclass(frozen=True)
@@ -146,12 +147,13 @@ class Client(Protocol):
         regions: tuple[str, ...] = (),
         lr: float | None = None,
         penalty: Callable[[Batch], Tensor] | None = None,
+        data: Data = "own",
     ) -> None:
-        """Further local work by the same local loop."""
+        """Further local work by the same local loop, on the client's own images or on those held back for validation."""
         ...
 
-    def over(self) -> Iterator[Batch]:
-        """The client's training data once, in order, without gradient."""
+    def over(self, data: Data = "own") -> Iterator[Batch]:
+        """All of the data once, in order, without gradient and in the mode that evaluation uses."""
         ...
 
 
