@@ -102,6 +102,7 @@ def prepare(
         samples=len(partition.train_index),
         rounds=recipe.rounds,
         seed=recipe.seed,
+        held=len(validation),
     )
     if recipe.device != "cpu":
         _check_device(recipe.device)

@@ -25,6 +25,7 @@ class Task:
     samples: int
     rounds: int
     seed: int
+    held: int = 0  # training images held back for validation
     initial: Tensor = field(default_factory=lambda: torch.empty(0))  # the whole storage as drawn; empty while building
 
 

@@ -1,0 +1,110 @@
+"""FNR-FL (2024): clients that did worst train once more, with feature norms drawn to those of the others.
+
+After local training every client tells its accuracy A_i and its class means of feature norms F_i[l]. The floor(p |S|) least
+accurate clients go on for some epochs before the average is taken; the others are the reference:
+
+    t_l = mean of F_m[l] over reference clients that hold class l,   m_l = mean ||f(x)||_2 over the batch's samples of class l
+    L = the method's loss + strength * sum_l rho_l (m_l / t_l - 1)^2,   rho_l = share of class l in the batch
+
+Classes that are absent from the batch or from the references are left out. This is an honest, differentiable form: the
+printed regulariser, strength * sum_l rho_l Delta_j[l] with Delta_j[l] = sum_m (F_m[l] - F_j[l]), is computed from detached
+numbers, so it adds a constant to the loss and its gradient is zero; and the published code takes norms, selects clients
+and trains the extra epochs on the test set that it reports.
+
+`mode = private` (default): norms, accuracies and extra epochs use the client's own training images.
+`mode = held`: they use the images held back for validation (`data.validation`), never test images.
+`mode = as_published`: as `held`, with the constant in place of the regulariser: extra cross-entropy epochs and nothing else.
+
+Defaults from the paper: half of the clients, 5 extra epochs, strength 1. The extra epochs begin with empty momentum buffers.
+With strength 0 and private data it is FedAvg with more epochs for the weakest clients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fedloom.errors import FedloomError
+from fedloom.methods.method import alias
+from fedloom.methods.part import Count, NonNegative, Part, Share
+from fedloom.methods.seen import Batch, Client, Data, Memory, Server, Task
+from fedloom.nets import Net
+
+
+class FNR(Part):
+    """The least accurate clients train on, with feature norms drawn to the others'."""
+
+    paper = "FNR-FL 2024"
+    share: Share = 0.5
+    epochs: Count = 5
+    strength: NonNegative = 1.0
+    mode: Literal["private", "held", "as_published"] = "private"
+
+    @property
+    def data(self) -> Data:
+        return "own" if self.mode == "private" else "held"
+
+    def build(self, net: Net, task: Task) -> Net:
+        if self.data == "held" and not task.held:
+            raise FedloomError(f"mode={self.mode} works on images that are held back; set data.validation above 0")
+        return net
+
+    def uploads(self, w: Tensor, task: Task) -> Memory:
+        return {"norms": torch.zeros(task.classes), "counts": torch.zeros(task.classes), "accuracy": torch.zeros(1)}
+
+    def messages(self, w: Tensor, task: Task) -> Memory:
+        return {"target": torch.zeros(task.classes)}
+
+    def finish(self, client: Client) -> None:
+        sums = torch.zeros_like(client.upload["norms"])
+        counts = torch.zeros_like(sums)
+        hits = torch.zeros(1)
+        for batch in client.over(self.data):
+            of_class = F.one_hot(batch.y, len(sums)).to(sums.dtype)  # (B, C)
+            sums += torch.linalg.vector_norm(batch.features, dim=1) @ of_class
+            counts += of_class.sum(0)
+            hits += (batch.logits.argmax(1) == batch.y).sum()
+        client.upload["norms"] = sums / counts.clamp(min=1)
+        client.upload["counts"] = counts
+        client.upload["accuracy"] = hits / counts.sum()
+
+    def after_uploads(self, server: Server) -> None:
+        accuracy = torch.cat(list(server.extras("accuracy")))
+        count = int(self.share * len(accuracy))
+        order = accuracy.sort(stable=True).indices.tolist()
+        weakest = sorted(order[:count])
+        if not weakest:
+            return
+        norms, held = torch.stack(list(server.extras("norms"))), torch.stack(list(server.extras("counts"))) > 0
+        reference = sorted(order[count:])
+        target = _mean(norms[reference], held[reference]) if reference else torch.zeros(norms.shape[1])
+        server.ask([server.cohort[i] for i in weakest], {"target": target})
+
+    def act(self, client: Client, message: Mapping[str, Tensor]) -> None:
+        target = message["target"].to(client.w.device)
+        honest = self.mode != "as_published" and self.strength > 0
+        client.train(
+            self.epochs, penalty=(lambda batch: self._distance(batch, target)) if honest else None, data=self.data
+        )
+
+    def _distance(self, batch: Batch, target: Tensor) -> Tensor:
+        """strength * sum_l rho_l (m_l / t_l - 1)^2."""
+        of_class = F.one_hot(batch.y, len(target)).to(batch.features.dtype)
+        counts = of_class.sum(0)
+        norms: Tensor = torch.linalg.vector_norm(batch.features, dim=1)
+        mean = norms @ of_class / counts.clamp(min=1)
+        known = ((counts > 0) & (target > 0)).to(mean.dtype)
+        ratio = mean / torch.where(target > 0, target, torch.ones_like(target))
+        return self.strength * (counts / len(batch.y) * known * (ratio - 1).square()).sum()
+
+
+def _mean(norms: Tensor, held: Tensor) -> Tensor:
+    """Column means over the clients that hold the class; 0 where none does."""
+    return (norms * held).sum(0) / held.sum(0).clamp(min=1)
+
+
+alias("fnrfl", "fnr", "a second act for the weakest clients, with feature norms drawn together", "FNR-FL 2024")
