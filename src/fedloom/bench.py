@@ -16,10 +16,9 @@ from pathlib import Path
 import numpy as np
 import torch
 from rich.table import Table
-from torch.utils.flop_counter import FlopCounterMode
 
 from fedloom.engine.folder import create
-from fedloom.engine.lanes import count
+from fedloom.engine.lanes import count, keep_freed_memory
 from fedloom.engine.setup import prepare
 from fedloom.errors import FedloomError
 from fedloom.nets import build
@@ -57,7 +56,7 @@ def bench(seconds: float, only: str | None, precision: str, say: Callable[[str],
     lanes = count("auto", "cpu")
     table = plain_table(
         f"{lanes} lanes, {precision}",
-        ["workload", "s/round", "samples/s", "GFLOP/s", "limit", "share", "overhead", "first round after"],
+        ["workload", "s/round", "samples/s", "GFLOP/s", "limit", "share", "overhead", "first round"],
     )
     for workload in chosen:
         say(f"measuring {workload.title} …")
@@ -67,14 +66,14 @@ def bench(seconds: float, only: str | None, precision: str, say: Callable[[str],
         samples = workload.cohort * workload.samples / timed.round
         speed = samples * operations(workload) / 1e9
         table.add_row(
-            workload.title,
+            workload.name,
             f"{timed.round:.3f}",
             f"{samples:,.0f}",
             f"{speed:.0f}",
             f"{ceiling:.0f}",
             f"{100 * speed / ceiling:.0f} %",
             f"{100 * timed.overhead:.1f} %",
-            f"{timed.ready:.2f} s",
+            f"{timed.ready:.1f} s",
         )
     return table
 
@@ -99,7 +98,7 @@ def measure(workload: Workload, seconds: float, precision: str) -> Timed:
             while len(rounds) < 3 or time.perf_counter() - began < seconds:
                 rounds.append(float(fed.round()["seconds"]))
             middle = float(np.median(rounds))
-            bare = _bare(workload, given, fed.lanes.count)
+            bare = _bare(workload, precision, fed.lanes.count)
     return Timed(middle, max(0.0, 1 - bare / middle), ready)
 
 
@@ -126,12 +125,11 @@ def _recipe(workload: Workload, folder: Path, precision: str) -> Recipe:
     )
 
 
-def _bare(workload: Workload, given: Recipe, lanes: int) -> float:
-    """Seconds that a round's forward, backward and SGD steps alone take, in as many processes, by a plain loop."""
+def _bare(workload: Workload, precision: str, lanes: int) -> float:
+    """Seconds that a round's forward and backward passes and SGD steps alone take, by a plain loop in as many lanes."""
     steps = workload.cohort * workload.samples // workload.batch
-    context = multiprocessing.get_context("fork")
-    with context.Pool(lanes) as pool:
-        times = pool.map(_steps, [(workload, given.precision, max(steps // lanes, 1))] * lanes, chunksize=1)
+    with multiprocessing.get_context("fork").Pool(lanes, keep_freed_memory) as pool:
+        times = pool.map(_steps, [(workload, precision, max(steps // lanes, 1))] * lanes, chunksize=1)
     return max(times)
 
 
@@ -141,6 +139,7 @@ def _steps(task: tuple[Workload, str, int]) -> float:
     net, x, y = _problem(workload)
     net.train()
     optimiser = torch.optim.SGD(net.parameters(), lr=0.01, momentum=0.9)
+    began = 0.0
     for step in range(steps + 2):
         if step == 2:
             began = time.perf_counter()
@@ -160,12 +159,23 @@ def _problem(workload: Workload) -> tuple[torch.nn.Module, torch.Tensor, torch.T
 
 
 def operations(workload: Workload) -> float:
-    """Floating-point operations of forward and backward for one sample."""
-    net, x, y = _problem(workload)
-    counter = FlopCounterMode(display=False)
-    with counter:
-        torch.autograd.backward(torch.nn.functional.cross_entropy(net(x), y))
-    return float(counter.get_total_flops() / workload.batch)
+    """Floating-point operations of forward and backward for one sample, of convolutions and linear layers.
+
+    Backward repeats a layer's products for the gradients of weights and of inputs, the latter not in the first layer.
+    (Counted here because torch's own counter takes grouped convolutions for dense ones on the way back.)
+    """
+    net, x, _ = _problem(workload)
+    counts: list[int] = []
+
+    def count_layer(layer: torch.nn.Module, _: object, out: torch.Tensor) -> None:
+        counts.append(2 * out.numel() * layer.get_parameter("weight")[0].numel())
+
+    for layer in net.modules():
+        if isinstance(layer, torch.nn.Conv2d | torch.nn.Linear):
+            layer.register_forward_hook(count_layer)
+    with torch.no_grad():
+        net(x)
+    return (3 * sum(counts) - counts[0]) / workload.batch
 
 
 def limit(lanes: int) -> float:
