@@ -8,6 +8,7 @@ from typing import Any
 
 from fedloom.compare import CellWatcher, Comparison, Tuning, compare_cells, plan
 from fedloom.engine.folder import RunFolder
+from fedloom.errors import FedloomError
 from fedloom.measure.personal import Personal, Tuned, fine_tune, restore_finished, store
 from fedloom.methods import Method, Part
 from fedloom.recipe import Recipe, read_recipe, recipe
@@ -23,7 +24,10 @@ def run(
     on an interrupted run.
     """
     if "resume" in fields:
-        return resume(fields.pop("resume"), watcher, fields.pop("lanes", None))
+        path, lanes = fields.pop("resume"), fields.pop("lanes", None)
+        if given is not None or fields:
+            raise FedloomError(f"resume: the recipe is the folder's own; leave out {next(iter(fields), 'the recipe')}")
+        return resume(path, watcher, lanes)
     return start(recipe(gather(given, fields)), watcher)
 
 

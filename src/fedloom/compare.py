@@ -156,4 +156,5 @@ def _root_name(base: Recipe) -> str:
 
 
 def _slug(text: str) -> str:
-    return re.sub(r"[^A-Za-z0-9.=]+", "-", text).strip("-")
+    """A folder's name that differs where the text does, but for spaces and brackets."""
+    return re.sub(r"[^A-Za-z0-9.=+-]+", "-", re.sub(r"\s*([+,;])\s*", r"\1", text)).strip("-")

@@ -82,7 +82,7 @@ class Recipe(BaseModel):
         if value in ("constant", "step", "cosine"):
             return value
         kind, _, number = value.partition(":")
-        if kind == "exp" and re.fullmatch(r"[0-9.eE+-]+", number) and 0 < float(number) <= 1:
+        if kind == "exp" and re.fullmatch(r"\d*\.?\d+(e-?\d+)?", number) and 0 < float(number) <= 1:
             return value
         raise ValueError("allowed are constant, step, cosine and exp:FACTOR with a factor in (0, 1]")
 
@@ -180,9 +180,11 @@ def _sentence(error: ValidationError) -> str:
         near = difflib.get_close_matches(loc[-1], model.model_fields, n=1)
         hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(model.model_fields)}"
         return f"{place or loc[-1]}: unknown field; {hint}"
-    same = [item for item in problems if item["loc"][:1] == first["loc"][:1] and item["input"] == first["input"]]
+    same = [item for item in problems if item["loc"][:1] == first["loc"][:1] and item["input"] is first["input"]]
     said = " or ".join(dict.fromkeys(_plain(str(item["msg"])) for item in same)).replace(" or must be ", " or ")
     name = loc[0] if loc[0] != "data" or len(loc) == 1 else ".".join(loc[:2])
+    if name == "data.normalize":
+        said = "must be set, none, or two lists of one number a channel: means, then deviations"
     return f"{name}: {said} (got {first['input']})"
 
 

@@ -62,11 +62,17 @@ class GrammarCombine(Part):
         return server.weights
 
 
+class GrammarAlone(Part):
+    exchanges: ClassVar[bool] = False
+
+
 def other_value(part: Part, name: str) -> Any:
     """A value of a hyper-parameter that is allowed and is not its default."""
     default = getattr(part, name)
     allowed = get_args(type(part).model_fields[name].annotation)
-    near = [default + 1, default - 1, default + 1.2345678901234567e-05] if isinstance(default, int | float) else []
+    near: list[Any] = [f"{default}2"] if isinstance(default, str) else []
+    if isinstance(default, int | float):
+        near = [default + 1, default - 1, default + 1.2345678901234567e-05]
     for value in [*near, *allowed, not default]:
         try:
             changed = type(part)(**{name: value})
@@ -154,7 +160,7 @@ def test_values_of_every_kind_survive_writing_and_reading(part: Part) -> None:
 
 def test_only_what_differs_from_the_defaults_is_shown() -> None:
     assert str(method("prox(mu=0.01) + fedrep(head_epochs=3)")) == "prox + fedrep(head_epochs=3)"
-    assert method("prox + fn").spelled() == "prox(mu=0.01) + fn"
+    assert method("prox + fn").spelled() == "prox(mu=0.01, beta=null) + fn"
     assert str(Method()) == Method().spelled() == "fedavg"
     assert repr(Prox(mu=1)) == "prox(mu=1.0)"
 
@@ -162,7 +168,7 @@ def test_only_what_differs_from_the_defaults_is_shown() -> None:
 def test_the_run_folder_keeps_the_full_spelling() -> None:
     run = train(GrammarKinds(word="off") + Prox(), rounds=1)
     stored = run.recipe.method
-    assert 'word="off"' in stored and "share=null" in stored and "prox(mu=0.01)" in stored
+    assert 'word="off"' in stored and "share=null" in stored and "prox(mu=0.01, beta=null)" in stored
     assert method(stored) == GrammarKinds() + Prox()
 
 
@@ -174,7 +180,7 @@ def test_the_run_folder_keeps_the_full_spelling() -> None:
     [
         ("scafold", "method: unknown part 'scafold'; did you mean scaffold?"),
         ("fn + prx(mu=1)", "method: unknown part 'prx'; did you mean prox?"),
-        ("prox(nu=1)", "method: prox has no 'nu'; its hyper-parameters are: mu"),
+        ("prox(nu=1)", "method: prox has no 'nu'; its hyper-parameters are: mu, beta"),
         ("fn(scale=2)", "method: fn has no 'scale'; its hyper-parameters are: none"),
         ("fedavg(mu=1)", "method: fedavg has no 'mu'; its hyper-parameters are: none"),
         ("feddrplus(mu=1)", "method: feddrplus has no 'mu'; its hyper-parameters are: beta"),
@@ -203,6 +209,10 @@ def test_the_run_folder_keeps_the_full_spelling() -> None:
         ("grammarserved + exp", "method: grammarserved and exp both decide which weights are handed out; keep one"),
         ("fn + dr", "method: fn and dr both replace the head; keep one"),
         ("grammarnorm + grammarnormtoo", "method: grammarnorm and grammarnormtoo both replace the norm; keep one"),
+        (
+            "grammarcombine + grammaralone",
+            "method: grammarcombine acts on what clients exchange, and with grammaralone they exchange nothing; keep one",
+        ),
     ],
 )
 def test_what_cannot_be_is_said_in_a_sentence(text: str, said: str) -> None:
@@ -330,7 +340,7 @@ def test_the_list_names_every_part_and_alias_with_its_parameters() -> None:
     rows = {row["name"]: row for row in list_methods()}
     assert list(rows) == sorted(rows)
     assert {part.name for part in fedloom_parts()} <= set(rows)
-    assert rows["prox"]["parameters"] == rows["fedprox"]["parameters"] == {"mu": 0.01}
+    assert rows["prox"]["parameters"] == rows["fedprox"]["parameters"] == {"mu": 0.01, "beta": None}
     assert rows["feddrplus"]["sum"] == "dr + fd"
     assert rows["fedavg"]["parameters"] == {}
     assert all(rows[part.name]["summary"] and rows[part.name]["paper"] for part in fedloom_parts())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -88,3 +89,9 @@ def memories(run: fl.Run) -> dict[int, dict[str, Tensor]]:
 def traffic(run: fl.Run) -> set[tuple[float, float]]:
     """Bytes down and up per client, of every round."""
     return {(line["bytes_down"] / len(line["cohort"]), line["bytes_up"] / len(line["cohort"])) for line in run.rounds}
+
+
+def seen(said: Tensor, teachers: Tensor | None = None, y: Tensor | None = None) -> Any:
+    """A batch as a term of the loss sees it: what the net says is both features and logits, and so with its teachers."""
+    taught = None if teachers is None else SimpleNamespace(features=teachers, logits=teachers)
+    return SimpleNamespace(features=said, logits=said, y=y, teacher=lambda name="global": taught)

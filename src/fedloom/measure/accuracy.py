@@ -52,9 +52,12 @@ def by_client(federation: Federation, fresh: bool = True) -> dict[str, Any]:
     federation.board.broadcast(federation.state.served())
     partition, recipe = experiment.partition, experiment.recipe
     if fresh and recipe.bn == "running":  # otherwise it matters which images are tested together
-        hits = federation.board.hits.numpy()
-        own = [hits[partition.test(client)] for client in range(recipe.clients)]
-        accuracy = [float(x.mean()) if len(x) else None for x in own]
+        right = np.concatenate(([0], np.cumsum(federation.board.hits.numpy()[partition.test_index])))
+        begin, end = partition.test_offsets[:-1], partition.test_offsets[1:]
+        accuracy = [
+            correct / total if total else None
+            for correct, total in zip((right[end] - right[begin]).tolist(), (end - begin).tolist(), strict=True)
+        ]
     else:
         accuracy = _each(federation, personal=False)
     found: dict[str, Any] = {"accuracy": accuracy}

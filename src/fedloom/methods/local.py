@@ -6,6 +6,8 @@ the rounds it is drawn for; with `--fraction 1` every client trains in every rou
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from fedloom.methods.part import Part
 from fedloom.weights import Regions
 
@@ -14,6 +16,7 @@ class Local(Part):
     """Every client trains alone; nothing is shared."""
 
     paper = "reference point"
+    exchanges: ClassVar[bool] = False
 
     def regions(self, regions: Regions) -> Regions:
         trained = [name for name in regions.region if name not in regions.constant]

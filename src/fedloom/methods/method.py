@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from fedloom.errors import FedloomError
-from fedloom.methods.part import EXCLUSIVE, Part
+from fedloom.methods.part import EXCLUSIVE, ON_EXCHANGED, Part
 
 _PARTS: dict[str, type[Part]] = {}
 _ALIASES: dict[str, Alias] = {}
@@ -70,6 +70,12 @@ class Method:
             claims = [part.name for part in self.parts if piece in part.replaces]
             if len(claims) > 1:
                 raise FedloomError(f"method: {claims[0]} and {claims[1]} both replace the {piece}; keep one")
+        alone = [part.name for part in self.parts if not part.exchanges]
+        idle = [part.name for part in self.parts if any(part.hooks(hook) for hook in ON_EXCHANGED)]
+        if alone and idle:
+            raise FedloomError(
+                f"method: {idle[0]} acts on what clients exchange, and with {alone[0]} they exchange nothing; keep one"
+            )
 
     def hooked(self, name: str) -> list[Part]:
         """The parts that override a hook, in the order of the sum."""

@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fedloom.errors import FedloomError
 from fedloom.methods.part import Count, NonNegative, Positive
 from fedloom.methods.regulariser import Regulariser
 from fedloom.methods.seen import Batch, Client, Memory, Task
@@ -33,6 +34,11 @@ class Moon(Regulariser):
     def build(self, net: Net, task: Task) -> Net:
         if self.projection is None:
             return net
+        if not isinstance(net.head, nn.Linear) or not net.head.weight.requires_grad:
+            raise FedloomError(
+                f"the projection goes before a linear head that is trained, and this head is a "
+                f"{type(net.head).__name__}; where a part replaces the head, write moon before it in the sum"
+            )
         body = nn.Sequential(net.body, nn.Linear(net.dim, net.dim), nn.ReLU(), nn.Linear(net.dim, self.projection))
         return Net(body, nn.Linear(self.projection, net.classes), self.projection, net.classes)
 

@@ -44,6 +44,7 @@ EXCLUSIVE = {
     "combine": "how updates are combined",
     "served": "which weights are handed out",
 }
+ON_EXCHANGED = ("gradient", "correct", "combine", "served")  # hooks that can do nothing where nothing is exchanged
 
 
 class Part(BaseModel):
@@ -54,6 +55,7 @@ class Part(BaseModel):
     name: ClassVar[str] = ""  # how recipes call it; the class name in lower case if not given
     paper: ClassVar[str] = ""
     replaces: ClassVar[frozenset[str]] = frozenset()  # pieces of the net that `build` swaps: only one part may
+    exchanges: ClassVar[bool] = True  # False: its `regions` leave nothing that is exchanged
 
     def __init_subclass__(cls, abstract: bool = False, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)

@@ -3,9 +3,11 @@
     L = cross-entropy + (mu/2) ||w - w_g||^2,   so   g <- g + mu (w - w_g)
 
 With `beta` it is the convex mix of FedDr+'s equation 1 instead, L = beta * L_base + (1 - beta) * 1/2 ||w - w_g||^2,
-so g <- beta g + (1 - beta)(w - w_g), and mu has no say. The term acts on what is exchanged; statistics never enter
-the distance. Its gradient is added in closed form, before momentum, which is what differentiating the loss would
-give. Default mu = 0.01 as FedBABU's comparison; FedDr+ uses 0.001, FedNTD's code 1.0.
+so g <- beta g + (1 - beta)(w - w_g), and mu has no say. L_base is the objective with all penalties that stand before
+it in the sum; corrections of other parts (scaffold's controls) are not scaled. The term acts on what is exchanged;
+statistics never enter the distance. Its gradient is added in closed form, before momentum, which is what
+differentiating the loss would give (only a convex mix that stands after it does not scale it). Default mu = 0.01 as
+FedBABU's comparison; FedDr+ uses 0.001, FedNTD's code 1.0.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from torch import Tensor
 
 from fedloom.methods.method import alias
 from fedloom.methods.part import NonNegative, Part, Share
-from fedloom.methods.seen import Client
+from fedloom.methods.seen import Batch, Client
 
 
 class Prox(Part):
@@ -24,11 +26,16 @@ class Prox(Part):
     mu: NonNegative = 0.01
     beta: Share | None = None
 
+    @property
+    def mix(self) -> float | None:
+        return self.beta
+
+    def penalty(self, batch: Batch) -> Tensor:
+        """The distance itself is in `correct`; this is here to be mixed, so that what stands before it is scaled."""
+        return batch.logits.new_zeros(())
+
     def correct(self, gradient: Tensor, client: Client) -> None:
-        pull = self.mu
-        if self.beta is not None:
-            gradient.mul_(self.beta)
-            pull = 1 - self.beta
+        pull = self.mu if self.beta is None else 1 - self.beta
         gradient.add_(client.w, alpha=pull).sub_(client.start, alpha=pull)
 
 

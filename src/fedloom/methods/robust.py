@@ -6,7 +6,8 @@ ICML 2018), and clipping of every client's update before the average.
     clipped:  w <- w_g + sum_i p_i D_i min(1, largest / ||D_i||),   D_i = w_i - w_g
 
 Median and trimmed mean do not weigh clients by their samples: a weight is one more number that a bad client can
-choose.
+choose. Only trained weights are combined like this: running statistics of normalisers are plainly averaged, so against
+bad clients use a net without them, or `bn: batch` or `bn: local`.
 """
 
 from __future__ import annotations
@@ -40,7 +41,9 @@ class Trimmed(Part):
     share: Annotated[float, Field(ge=0, lt=0.5)] = 0.1
 
     def combine(self, server: Server) -> Tensor:
-        return _trimmed(server, int(self.share * len(server.uploads)))
+        count = len(server.uploads)
+        cut = int(self.share * count + 1e-9)  # 0.29 * 100 is meant to be 29
+        return _trimmed(server, min(cut, (count - 1) // 2))
 
 
 class Clipped(Part):

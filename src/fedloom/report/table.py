@@ -14,7 +14,7 @@ from fedloom.measure.personal import Personal
 
 
 def percent(mean: float, deviation: float | None = None) -> str:
-    return f"{100 * mean:.2f}" if deviation is None else f"{100 * mean:.2f} ± {100 * deviation:.2f}"
+    return f"{100 * mean:.1f}" if deviation is None else f"{100 * mean:.1f} ± {100 * deviation:.1f}"
 
 
 def size(count: float) -> str:
@@ -29,7 +29,8 @@ def size(count: float) -> str:
 def plain_table(title: str, columns: Sequence[str], text_columns: int = 1) -> Table:
     table = Table(title=title or None, box=SIMPLE_HEAD, title_justify="left", title_style="bold")
     for number, column in enumerate(columns):
-        table.add_column(column, justify="left" if number < text_columns else "right", no_wrap=number >= text_columns)
+        words = number < text_columns
+        table.add_column(column, justify="left" if words else "right", no_wrap=not words, overflow="fold")
     return table
 
 
@@ -57,8 +58,8 @@ def comparison_table(found: Comparison) -> Table:
     seeds = len(found.of(found.rows[0]))
     over = f"mean ± deviation over {seeds} seeds" if seeds > 1 else "one seed"
     names = ["global", "client"] + (["personal"] if found.tuning else [])
-    titles = {"global": "global", "client": "each client", "personal": "personal"}
-    table = plain_table(f"accuracy in %, {over}", ["method", *(titles[n] for n in names), "s/round", "traffic/round"])
+    titles = {"global": "global", "client": "clients", "personal": "personal"}
+    table = plain_table(f"accuracy in %, {over}", ["method", *(titles[n] for n in names), "s/round", "MB/round"])
     best = {name: max(round(found.mean(row, name), 4) for row in found.rows) for name in names}
     for row in found.rows:
         cells = []
@@ -66,12 +67,12 @@ def comparison_table(found: Comparison) -> Table:
             mean, deviation = found.mean(row, name), found.deviation(row, name)
             text = percent(mean, deviation if seeds > 1 else None)
             cells.append(f"[bold]{text}[/bold]" if round(mean, 4) == best[name] else text)
-        table.add_row(escape(row), *cells, f"{found.mean(row, 'seconds'):.3f}", size(found.mean(row, "bytes")))
+        table.add_row(escape(row), *cells, f"{found.mean(row, 'seconds'):.2f}", f"{found.mean(row, 'bytes') / 1e6:.2f}")
     return table
 
 
 def comparison_legend(found: Comparison) -> str:
-    text = "global: the global model on the pooled test set; each client: before fine-tuning, on each client's own test set"
+    text = "global: the global model on the pooled test set; clients: before fine-tuning, on each client's own test set"
     if found.tuning:
         t = found.tuning
         text += f"; personal: the same after {t.epochs} epochs of fine-tuning ({t.part}, {t.rate_share:g} x the method's lr)"

@@ -1,0 +1,87 @@
+"""What clients keep for themselves, and how well it serves them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from itertools import pairwise
+
+import numpy as np
+import torch
+from reference import Loss, Problem, Weights, cross_entropy, load_digits, mean
+from reference_heads import Normaliser
+from torch import Tensor
+
+
+@cache
+def tested_images() -> tuple[Tensor, Tensor]:
+    """Every fifth image, prepared as the training images are: x / 16, then their mean and deviation."""
+    bunch = load_digits()
+    held = np.arange(len(bunch.target)) % 5 == 0
+    x = bunch.images.reshape(-1, 64) / 16
+    return torch.from_numpy((x[held] - x[~held].mean()) / x[~held].std()), torch.from_numpy(bunch.target[held])
+
+
+def share_right(logits: Tensor, y: Tensor) -> float:
+    return float((logits.argmax(1) == y).double().mean())
+
+
+def own_tests(p: Problem) -> list[tuple[Tensor, Tensor]]:
+    """Every client's own test images."""
+    stored, (x, y) = np.load(p.path / "partition.npz"), tested_images()
+    index, offsets = stored["test_index"], stored["test_offsets"]
+    return [(x[index[begin:end]], y[index[begin:end]]) for begin, end in pairwise(offsets)]
+
+
+def personal(p: Problem, kept: Sequence[str], loss: Loss = cross_entropy) -> tuple[Weights, list[Weights]]:
+    """The shared weights with what is kept as drawn, and what every client keeps. All of it is trained together."""
+    w = p.initial
+    own = [{name: w[name] for name in kept} for _ in p.data]
+    for t, cohort in p.rounds:
+        rows = [p.local({**w, **own[k]}, t, k, loss) for k in cohort]
+        for k, row in zip(cohort, rows, strict=True):
+            own[k] = {name: row[name] for name in kept}
+        w = {**mean(rows, p.shares(cohort)), **{name: w[name] for name in kept}}
+    return w, own
+
+
+# a net with a normaliser: Flatten, Linear(64, 16), BatchNorm1d, ReLU, Linear
+
+NORMED = """
+from torch import nn
+
+def normed(shape, classes):
+    body = nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.BatchNorm1d(16), nn.ReLU())
+    return body, nn.Linear(16, classes)
+"""
+NORM = ("body.2.weight", "body.2.bias")
+STATISTICS = ("body.2.running_mean", "body.2.running_var")
+REST = ("body.1.weight", "body.1.bias", "head.weight", "head.bias")
+
+Normalise = Callable[[Weights, Tensor], Tensor]
+
+
+def normed(w: Weights, x: Tensor, normalise: Normalise) -> Tensor:
+    """Logits."""
+    f = torch.relu(normalise(w, x @ w["body.1.weight"].T + w["body.1.bias"]))
+    return f @ w["head.weight"].T + w["head.bias"]
+
+
+def normed_clients(p: Problem, kept: Sequence[str]) -> tuple[Weights, list[Weights]]:
+    """As `personal`, on the net with a normaliser, whose statistics are learnt on the way."""
+    w = p.initial
+    own = [{name: w[name] for name in kept} for _ in p.data]
+    for t, cohort in p.rounds:
+        rows = []
+        for k in cohort:
+            mine = {**w, **own[k]}
+            norm = Normaliser(mine, "body.2")
+
+            def loss(v: Weights, x: Tensor, y: Tensor, norm: Normaliser = norm) -> Tensor:
+                return -normed(v, x, norm.train).log_softmax(1)[torch.arange(len(y)), y].mean()
+
+            row = {**p.local(mine, t, k, loss, (*REST, *NORM)), **norm.statistics()}
+            own[k] = {name: row[name] for name in kept}
+            rows.append(row)
+        w = {**mean(rows, p.shares(cohort)), **{name: w[name] for name in kept}}
+    return w, own

@@ -1,0 +1,45 @@
+"""FedSOL."""
+
+from __future__ import annotations
+
+import pytest
+from reference import BODY, dot_regression
+from reference_regularisers import cosines, fedsol
+from tiny import BODY_BYTES, MODEL_BYTES, agree, gap, problem, traffic, train
+
+
+@pytest.mark.parametrize(("rho", "t", "batch"), [(1.0, 3.0, "full"), (0.3, 1.0, "full"), (0.5, 3.0, 64)])
+def test_the_gradient_is_taken_where_distillation_would_have_pushed(rho: float, t: float, batch: int | str) -> None:
+    run = train(f"fedsol(rho={rho}, t={t})", batch=batch, lr=0.05, lanes=2)
+    agree(run, fedsol(problem(run), rho, t))
+
+
+@pytest.mark.parametrize("rho", [1.0, 5.0])
+def test_adaptively_each_tensor_is_perturbed_where_it_has_moved(rho: float) -> None:
+    run = train(f"fedsol(rho={rho}, adaptive=true)", lr=0.05)
+    agree(run, fedsol(problem(run), rho, adaptive=True))
+    assert gap(run, train(f"fedsol(rho={rho})", lr=0.05)) > 1e-3
+
+
+def test_the_perturbed_loss_is_the_methods_own() -> None:
+    """Only what is trained and shared is perturbed: with a fixed head, the body."""
+    run = train("fedsol + dr", lr=1.0)
+    agree(run, fedsol(problem(run), 1.0, base=dot_regression, said=cosines, names=BODY))
+    assert traffic(run) == {(BODY_BYTES, BODY_BYTES)}
+
+
+@pytest.mark.parametrize("model", ["mlp", "linear"])
+@pytest.mark.parametrize("adaptive", ["false", "true"])
+def test_at_the_first_step_of_a_round_nothing_is_perturbed(model: str, adaptive: str) -> None:
+    """There w = w_g and g_p = 0, to the bit: a rounding error would be stretched to the length rho."""
+    fields = {"epochs": 1, "rounds": 3, "model": model}
+    run, plain = train(f"fedsol(rho=100, adaptive={adaptive})", **fields), train("fedavg", **fields)
+    assert run.summary["digest"] == plain.summary["digest"]
+
+
+def test_without_a_perturbation_it_is_fedavg_bit_for_bit() -> None:
+    assert train("fedsol(rho=0)", batch=64).summary["digest"] == train("fedavg", batch=64).summary["digest"]
+
+
+def test_the_teacher_costs_no_traffic() -> None:
+    assert traffic(train("fedsol")) == {(MODEL_BYTES, MODEL_BYTES)}
