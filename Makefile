@@ -5,8 +5,8 @@ BIN := .venv/bin
 .PHONY: demo test test-all install lint bench clean
 
 demo: .venv/installed
-	$(BIN)/fedloom compare --data digits --split shards:2 --clients 20 --fraction 0.15 --model cnn \
-	  --rounds 40 --epochs 5 --batch 16 --schedule step --seeds 3 --eval-every 0 --name demo \
+	$(BIN)/fedloom compare --data digits --split shards:2 --clients 20 --fraction 0.2 --model cnn \
+	  --rounds 20 --epochs 5 --batch 16 --schedule step --seeds 2 --eval-every 0 --name demo \
 	  --methods "fedavg @ lr=0.02; fedprox(mu=0.1) @ lr=0.03; scaffold @ lr=0.03; fedbabu @ lr=0.05; fedfn @ lr=0.05; feddrplus @ lr=0.3"
 
 test: .venv/installed-dev

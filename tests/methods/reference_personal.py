@@ -14,7 +14,7 @@ from torch import Tensor
 
 
 @cache
-def tested_images() -> tuple[Tensor, Tensor]:
+def held_images() -> tuple[Tensor, Tensor]:
     """Every fifth image, prepared as the training images are: x / 16, then their mean and deviation."""
     bunch = load_digits()
     held = np.arange(len(bunch.target)) % 5 == 0
@@ -28,7 +28,7 @@ def share_right(logits: Tensor, y: Tensor) -> float:
 
 def own_tests(p: Problem) -> list[tuple[Tensor, Tensor]]:
     """Every client's own test images."""
-    stored, (x, y) = np.load(p.path / "partition.npz"), tested_images()
+    stored, (x, y) = np.load(p.path / "partition.npz"), held_images()
     index, offsets = stored["test_index"], stored["test_offsets"]
     return [(x[index[begin:end]], y[index[begin:end]]) for begin, end in pairwise(offsets)]
 

@@ -7,7 +7,7 @@ import reference
 import torch
 from reference import BODY
 from reference_heads import averaged, balanced, counts, entropy, projected
-from reference_personal import share_right, tested_images
+from reference_personal import share_right, held_images
 from tiny import BODY_BYTES, agree, distance, problem, seen, traffic, train
 
 from fedloom.methods.etf import ETF
@@ -63,7 +63,7 @@ def test_classes_in_equal_numbers_balance_nothing() -> None:
 
 def test_predictions_use_the_logits_alone() -> None:
     run = train("etf", split="shards:2", lr=0.3)
-    x, y = tested_images()
+    x, y = held_images()
     logits = projected(reference.read(run.path / "final.safetensors"), x)
     assert run.summary["test_accuracy"] == pytest.approx(share_right(logits, y), abs=1e-9)
 

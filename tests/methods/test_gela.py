@@ -6,7 +6,7 @@ import pytest
 import reference
 import torch
 from reference_heads import GELA, Normaliser, counts, gela, hidden
-from reference_personal import share_right, tested_images
+from reference_personal import share_right, held_images
 from tiny import BODY_BYTES, agree, distance, problem, seen, traffic, train
 
 from fedloom.methods.gela import Gela
@@ -57,7 +57,7 @@ def test_a_teacher_stands_on_the_running_averages_of_the_round_before() -> None:
 
 def test_the_global_model_is_tested_with_the_plain_simplex_and_running_averages() -> None:
     run = train("gela", split="shards:2", **FIELDS)
-    x, y = tested_images()
+    x, y = held_images()
     w = reference.read(run.path / "final.safetensors")
     logits = Normaliser(w, "body.1").test(w, hidden(w, x)) @ w["head.weight"].T
     assert run.summary["test_accuracy"] == pytest.approx(share_right(logits, y), abs=1e-9)
