@@ -7,7 +7,7 @@ import reference
 import torch
 from reference import BODY
 from reference_heads import averaged, balanced, counts, entropy, projected
-from reference_personal import share_right, held_images
+from reference_personal import held_images, share_right
 from tiny import BODY_BYTES, agree, distance, problem, seen, traffic, train
 
 from fedloom.methods.etf import ETF

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
+import torch
 from reference import BODY, dot_regression
+from reference_personal import NORMED, STATISTICS
 from reference_regularisers import cosines, fedsol
-from tiny import BODY_BYTES, MODEL_BYTES, agree, gap, problem, traffic, train
+from tiny import BODY_BYTES, MODEL_BYTES, agree, distance, gap, problem, traffic, train
 
 
 @pytest.mark.parametrize(("rho", "t", "batch"), [(1.0, 3.0, "full"), (0.3, 1.0, "full"), (0.5, 3.0, 64)])
@@ -39,6 +43,16 @@ def test_at_the_first_step_of_a_round_nothing_is_perturbed(model: str, adaptive:
 
 def test_without_a_perturbation_it_is_fedavg_bit_for_bit() -> None:
     assert train("fedsol(rho=0)", batch=64).summary["digest"] == train("fedavg", batch=64).summary["digest"]
+
+
+def test_the_second_pass_leaves_no_trace_in_running_statistics() -> None:
+    Path("normed.py").write_text(NORMED)
+    fields = {"model": "normed.py:normed", "epochs": 1, "rounds": 1}
+    run, plain = train("fedsol(rho=3)", **fields), train("fedavg", **fields)
+    assert gap(run, plain) > 1e-3
+    assert all(torch.equal(run.weights[name], plain.weights[name]) for name in STATISTICS)
+    assert distance(run, STATISTICS) > 1e-2
+    assert train("fedsol(rho=0)", **fields).summary["digest"] == plain.summary["digest"]
 
 
 def test_the_teacher_costs_no_traffic() -> None:

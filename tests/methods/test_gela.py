@@ -6,7 +6,7 @@ import pytest
 import reference
 import torch
 from reference_heads import GELA, Normaliser, counts, gela, hidden
-from reference_personal import share_right, held_images
+from reference_personal import held_images, share_right
 from tiny import BODY_BYTES, agree, distance, problem, seen, traffic, train
 
 from fedloom.methods.gela import Gela

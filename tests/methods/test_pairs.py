@@ -20,7 +20,7 @@ PAIRS = [
 ]
 # Two unequal clients and two rounds: the least in which controls, last models and numbers of steps make a difference.
 FIELDS: dict[str, Any] = {"split": "dirichlet:1", "clients": 2, "fraction": 1.0, "rounds": 2, "epochs": 1, "batch": 128}
-# Hyper-parameters with which so little training is short, or makes a difference; elsewhere the defaults do.
+# Where the default would take long (fedrep, fnr) or change nothing in so little training (clipped).
 GIVEN = {"clipped": "clipped(largest=0.3)", "fedrep": "fedrep(head_epochs=2)", "fnr": "fnr(epochs=1)"}
 
 # Sums that are no different from one of the two: which one, and why that is as it should be.

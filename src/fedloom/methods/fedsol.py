@@ -4,10 +4,11 @@
     g   = gradient of the loss at w + rho g_p / ||g_p||,   w <- w - eta g
 
 KL is the mean over the batch without the factor t^2. `adaptive`: the perturbation is multiplied, tensor by tensor, by
-|w - w_g| normalised along its first dimension. At the first step w = w_g and g_p = 0; the norm is guarded by 1e-12,
-and g_p is written so that it is zero to the bit there, for rounding errors would be stretched to the length rho. The
-second pass leaves no trace in running statistics. Default rho = 1 (authors' configurations); FedDr+ prints 2.
-Twice the work of a step, and a teacher's forward pass.
+|w - w_g| normalised along its first dimension. At the first step w = w_g and g_p = 0 (unless normalisers train on
+the batch and teach on running averages); the norm is guarded by 1e-12, and g_p is written so that it is zero to the
+bit there, for rounding errors would be stretched to the length rho. The second pass leaves no trace in running
+statistics. Default rho = 1 (authors' configurations); FedDr+ prints 2. Twice the work of a step, and a teacher's
+forward pass.
 """
 
 from __future__ import annotations
