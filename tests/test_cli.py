@@ -18,7 +18,12 @@ SMALL = ["--rounds", "2", "--clients", "10", "--epochs", "1", "--eval-every", "0
 
 def fedloom(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "fedloom", *arguments], capture_output=True, text=True, check=False, timeout=120
+        [sys.executable, "-m", "fedloom", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+        env={**os.environ, "COLUMNS": "200"},
     )
 
 
@@ -117,7 +122,7 @@ def test_flags_go_over_a_recipe_file_and_set_reaches_the_rest(capsys: pytest.Cap
     flags = ["--rounds", "1", "--set", "clip=5", "--set", "data.validation=0.1", "--split", "iid"]
     assert call(capsys, "run", "r.yaml", *flags, "--out", "here", "-q")[0] == 0
     recipe = yaml.safe_load(Path("here/recipe.yaml").read_text())
-    assert (recipe["method"], recipe["rounds"], recipe["clip"]) == ("prox(mu=0.01)", 1, 5.0)
+    assert (recipe["method"], recipe["rounds"], recipe["clip"]) == ("prox(mu=0.01, beta=null)", 1, 5.0)
     assert recipe["data"] == {"name": "digits", "normalize": "none", "resize": None, "validation": 0.1}
     assert "best_by_validation" in json.loads(Path("here/summary.json").read_text())
 
@@ -136,7 +141,10 @@ def test_parts_of_ones_own_come_from_a_file() -> None:
     )
     done = fedloom("run", *SMALL, "--parts", "mine.py", "--method", "pull(strength=0.5) + prox", "--name", "x")
     assert done.returncode == 0, done.stderr
-    assert yaml.safe_load(Path("runs/x/recipe.yaml").read_text())["method"] == "pull(strength=0.5) + prox(mu=0.01)"
+    assert (
+        yaml.safe_load(Path("runs/x/recipe.yaml").read_text())["method"]
+        == "pull(strength=0.5) + prox(mu=0.01, beta=null)"
+    )
     listed = fedloom("list", "methods", "--parts", "mine.py")
     assert "pull" in listed.stdout
 
@@ -177,13 +185,11 @@ def test_personalize_shows_every_epoch_and_stores_every_client(capsys: pytest.Ca
         ("splits", ["dirichlet", "shards:2"]),
     ],
 )
-def test_list_names_what_recipes_may_use(capsys: pytest.CaptureFixture[str], what: str, names: list[str]) -> None:
-    os.environ["COLUMNS"] = "200"
-    code, out, _ = call(capsys, "list", what)
-    del os.environ["COLUMNS"]
-    assert code == 0
+def test_list_names_what_recipes_may_use(what: str, names: list[str]) -> None:
+    done = fedloom("list", what)
+    assert done.returncode == 0
     for name in names:
-        assert name in out
+        assert name in done.stdout
 
 
 def test_control_c_ends_with_a_folder_that_can_be_resumed() -> None:
