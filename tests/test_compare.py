@@ -160,3 +160,12 @@ def test_a_plan_is_a_list_of_recipes() -> None:
     ]
     assert (cells[2].recipe.data.normalize, cells[2].recipe.batch) == ("none", "full")
     assert cells[0].recipe.data.normalize == "set"
+
+
+def test_methods_that_differ_only_in_a_sign_get_folders_of_their_own() -> None:
+    cells = plan(["prox(mu=1e-3)", "prox(mu=1e+3)", "fn + prox"], 1, {"out": "here"})
+    assert [cell.recipe.out for cell in cells] == [
+        "here/prox-mu=1e-3/seed0",
+        "here/prox-mu=1e+3/seed0",
+        "here/fn+prox/seed0",
+    ]

@@ -223,3 +223,18 @@ def test_a_file_that_is_not_there_is_told() -> None:
         read_recipe("nowhere.yaml")
     with pytest.raises(FedloomError, match=re.escape("recipe: cannot read .: Is a directory")):
         read_recipe(".")
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"lr": float("nan")}, ["lr: must be", "nan"]),
+        ({"schedule": "exp:1.2.3"}, ["schedule", "exp:FACTOR", "1.2.3"]),
+        ({"data": {"normalize": [[0.1]]}}, ["data.normalize", "two lists"]),
+    ],
+)
+def test_odd_values_get_a_whole_sentence_too(fields: dict[str, object], words: list[str]) -> None:
+    with pytest.raises(FedloomError) as said:
+        recipe(fields)
+    for word in words:
+        assert word in str(said.value)

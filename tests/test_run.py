@@ -315,3 +315,8 @@ def test_tensors_are_read_without_pickle_by_any_other_tool() -> None:
         with safe_open(run.path / f"{name}.safetensors", "np") as file:
             assert file.metadata()["recipe"] == run.recipe.digest()
             assert file.get_tensor("head.weight").shape == (10, 64)
+
+
+def test_resume_takes_its_recipe_from_the_folder_and_from_nowhere_else() -> None:
+    with pytest.raises(fl.FedloomError, match="leave out rounds"):
+        fl.run(resume="anywhere", rounds=3)
