@@ -28,6 +28,11 @@ class Data(BaseModel):
     normalize: Normalize = "set"  # after x / 255: by the training images' mean and deviation | not at all | two lists
     resize: Annotated[int, Field(ge=1, le=4096)] | None = None  # side length in pixels
     validation: Annotated[float, Field(ge=0, lt=1)] = 0.0  # share of the training images held back from all clients
+    public: Annotated[float, Field(ge=0, lt=1)] = (
+        0.0  # a further share that belongs to no client and may be used by parts
+    )
+    public_from: str | None = None  # take the public images, without labels, from this other set instead
+    public_to_clients: bool = False  # every client trains on the public images beside its own
 
 
 class Recipe(BaseModel):

@@ -27,6 +27,11 @@ class Board:
         )
         self.message_row = shared(experiment.messages.message.nbytes)
         self.message = experiment.messages.message.views(self.message_row)
+        self._server, self._findings = experiment.messages.server, experiment.messages.findings
+        self.server_row = shared(self._server.nbytes)
+        self.server = self._server.views(self.server_row)
+        self.refined_row = shared(experiment.messages.up.nbytes)
+        self.finding_rows = shared(rows * self._findings.nbytes).view(rows, self._findings.nbytes)
         self.hits = shared(len(experiment.images.test_y) + len(experiment.validation)).view(torch.bool)
 
     def up(self, row: int) -> dict[str, Tensor]:
@@ -34,6 +39,13 @@ class Board:
 
     def views(self, row: int) -> Views:
         return Views(self.down, self.up(row), self._memory.views(self.memory_rows[row]))
+
+    def refined(self) -> Views:
+        """For the server's own training: it reads what was broadcast, and its memory is the server's."""
+        return Views(self.down, self._up.views(self.refined_row), self.server)
+
+    def findings(self, row: int) -> dict[str, Tensor]:
+        return self._findings.views(self.finding_rows[row])
 
     def broadcast(self, tensors: Mapping[str, Tensor]) -> None:
         for name, view in self.down.items():

@@ -53,6 +53,11 @@ def perform(worker: Worker, board: Board, lane: int, order: dict[str, Any]) -> R
         return worker.train(a["client"], a["round"], views)
     if kind == "act":
         return worker.act(a["client"], a["round"], views, a["part"], board.message)
+    if kind == "refine":
+        peers = [(board.up(row), samples, share) for row, samples, share in a["peers"]]
+        return worker.refine(a["round"], board.refined(), a["part"], peers)
+    if kind == "tell":
+        return worker.tell(a["client"], a["round"], views, a["part"], board.findings(a["row"]))
     if kind == "test":
         worker.receive(board.down, None)
         held = a["validation"]

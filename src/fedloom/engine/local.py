@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count, islice
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from fedloom.engine.arena import scoped
+from fedloom.engine.descent import Downhill, Patience, adam
 from fedloom.engine.samples import Samples
 from fedloom.errors import FedloomError
-from fedloom.keys import torch_generator
+from fedloom.keys import numpy_generator, torch_generator
 from fedloom.methods.part import Part
-from fedloom.methods.seen import Batch, Data, Phase, Slots
+from fedloom.methods.seen import Batch, Course, Data, Draw, Phase, Slots
 from fedloom.nets import Net
 
 if TYPE_CHECKING:
     from fedloom.engine.worker import Worker
 
 Loss = Callable[[Batch], Tensor]
+PeerRow = tuple[Mapping[str, Tensor], int, float]  # upload, samples, share in the average
 
 
 @dataclass(frozen=True)
@@ -53,8 +58,8 @@ class Said:
 class LocalBatch:
     """A batch in the loop: the forward pass is made when features or logits are first asked for, once."""
 
-    def __init__(self, job: ClientJob, x: Tensor, y: Tensor, learning: bool = True) -> None:
-        self.x, self.y = x, y
+    def __init__(self, job: ClientJob, x: Tensor, y: Tensor, index: Tensor, learning: bool = True) -> None:
+        self.x, self.y, self.index = x, y, index
         self.learning = learning  # whether its forward pass is one to learn from
         self.client: Scope
         self._job = job
@@ -80,6 +85,9 @@ class LocalBatch:
     def counts(self) -> Tensor:
         return self._job.own.counts
 
+    def objective(self) -> Tensor:
+        return self._job.objective(self)
+
     def teacher(self, name: str = "global") -> Said:
         """Of the weights that the round began with ("global"), or of a whole storage kept in this part's memory."""
         key = ("", name) if name == "global" else (self.client.name, name)
@@ -94,7 +102,7 @@ class Scope:
     def __init__(self, job: ClientJob, part: Part, views: Views) -> None:
         self._job = job
         self.name, self.task = part.name, job.worker.experiment.task
-        self.round, self.samples = job.round, len(job.own)
+        self.round = job.round
         self.momentum = job.worker.experiment.recipe.momentum
         self.generator = job.generator
         self.memory = Slots(scoped(views.memory, part.name), f"{part.name}: client memory")
@@ -111,8 +119,26 @@ class Scope:
         return self._job.exchanged_steps
 
     @property
+    def samples(self) -> int:
+        return len(self._job.own)
+
+    @property
     def counts(self) -> Tensor:
         return self._job.own.counts
+
+    @property
+    def peers(self) -> list[Uploaded]:
+        return [Uploaded(self._job, i, self.name) for i in range(len(self._job.peers))]
+
+    def share(self, share: float) -> Tensor:
+        experiment = self._job.worker.experiment
+        index = experiment.partition.train_index
+        count = max(round(share * len(index)), 1)
+        chosen = numpy_generator(experiment.recipe.seed, "share", self.name).permutation(len(index))[:count]
+        return torch.from_numpy(index[np.sort(chosen)])
+
+    def descent(self, vector: Tensor, course: Course, lr: float) -> Downhill:
+        return Downhill(vector, course, lr)
 
     def gradient_of(self, loss: Loss | None = None, at: Tensor | None = None, batch: Batch | None = None) -> Tensor:
         return self._job.gradient_of(self, loss, at, batch)
@@ -132,10 +158,21 @@ class Scope:
         regions: tuple[str, ...] = (),
         lr: float | None = None,
         penalty: Loss | None = None,
-        data: Data = "own",
+        data: Data | Draw = "own",
+        objective: Loss | None = None,
+        course: Course | None = None,
     ) -> None:
         self._job.worker.velocity.zero_()
-        self._job.run([Phase(epochs, regions)], lr=lr, penalty=penalty, by=self, data=data)
+        self._job.run(
+            [Phase(epochs, regions)],
+            lr=lr,
+            penalty=penalty,
+            by=self,
+            data=data,
+            objective=objective,
+            plain=objective is not None,
+            course=course,
+        )
 
     def over(self, data: Data = "own") -> Iterator[Batch]:
         return self._job.over(self, data)
@@ -151,20 +188,35 @@ class Drive:
     plain: bool  # the method's loss, without its corrections
     penalty: Loss | None  # a further term, asked for by a part
     by: Scope | None
+    objective: Loss | None = None  # in place of the method's loss, asked for by a part
+    course: Course | None = None
+    adam: torch.optim.Adam | None = None
+
+    def rate(self, step: int) -> float:
+        if self.course is None or not self.course.falling:
+            return self.lr
+        return self.lr * 0.5 * (1 + math.cos(math.pi * step / self.course.steps))
 
 
 class ClientJob:
     """One client at work: its data, its generator, its place in the loop."""
 
-    def __init__(self, worker: Worker, client: int, round: int, views: Views, purpose: str = "local") -> None:
+    def __init__(
+        self,
+        worker: Worker,
+        client: int | None,  # None: the server
+        round: int,
+        views: Views,
+        purpose: str = "local",
+        peers: Sequence[PeerRow] = (),
+    ) -> None:
         experiment = worker.experiment
         self.worker, self.round = worker, round
         self.recipe = experiment.recipe
         self.lr = self.recipe.rate(max(round, 1))
-        self.client = client
+        self.client, self.peers = client, peers
         self._samples: dict[str, Samples] = {}
-        self.own = self.samples("own")
-        self.generator = torch_generator(self.recipe.seed, purpose, round, client)
+        self.generator = torch_generator(self.recipe.seed, purpose, round, "server" if client is None else client)
         worker.start.copy_(worker.weights.storage)
         worker.velocity.zero_()
         worker.weights.train_only(worker.layout.trainable())  # whatever the lane did before
@@ -176,6 +228,10 @@ class ClientJob:
         self.views = views
         self.scopes = {part.name: Scope(self, part, views) for part in experiment.method.parts}
         self._taught: set[tuple[str, str]] = set()
+
+    @property
+    def own(self) -> Samples:
+        return self.samples("own")
 
     def mean_loss(self) -> float:
         return float(self.loss) / max(self.losses, 1)
@@ -191,27 +247,55 @@ class ClientJob:
         by: Scope | None = None,
         names: Sequence[str] | None = None,
         plain: bool = False,
-        data: Data = "own",
+        data: Data | Draw = "own",
+        objective: Loss | None = None,
+        course: Course | None = None,
     ) -> None:
-        """Epochs over shuffled samples. `plain`: the method's loss, without its corrections."""
+        """Epochs over shuffled samples, or the steps of a course. `plain`: the method's loss, without its corrections."""
         worker = self.worker
         for phase in phases:
             trained = worker.layout.trainable(*phase.regions) if names is None else list(names)
+            if self.client is None:  # the server has nobody's personal regions
+                trained = [name for name in trained if worker.layout.regions.status[name] == "exchanged"]
             stretches = worker.weights.train_only(trained)
             if not stretches:
                 continue
             exchanged = stretches[0].start < worker.layout.exchanged
-            self.drive = drive = Drive(stretches, self.lr if lr is None else lr, exchanged, plain, penalty, by)
+            rate = self.lr if lr is None else lr
+            moments = adam(worker.weights, stretches, rate, course, self.recipe.weight_decay)
+            self.drive = drive = Drive(
+                stretches, rate, exchanged, plain, penalty, by, objective=objective, course=course, adam=moments
+            )
             worker.net.train()
-            for _ in range(phase.epochs):
-                for x, y in self.samples(data).epoch(self.generator):
-                    self.step(LocalBatch(self, x, y), drive)
-                    self.exchanged_steps += exchanged
+            watch = Patience(worker, course)
+            for step, batch in enumerate(self.batches(data, phase.epochs, course)):
+                self.step(batch, drive, step)
+                self.exchanged_steps += exchanged
+                if watch.enough(step + 1):
+                    break
+            watch.restore()
         worker.weights.train_only(worker.layout.trainable())  # so `gradient_of` outside of a phase is the whole one
 
-    def step(self, batch: LocalBatch, drive: Drive) -> None:
+    def batches(self, data: Data | Draw, epochs: int, course: Course | None) -> Iterator[LocalBatch]:
+        """Shuffled epochs one after the other; as many as the steps of a course need."""
+        if callable(data):
+            for _ in range(course.steps if course else epochs):
+                x, y = data(self.generator)
+                yield LocalBatch(self, x, y, torch.arange(len(y)))
+            return
+        samples, size = self.samples(data), course.batch if course else None
+        if self.client is None:
+            self._samples["own"] = samples  # class counts are those of what it works on
+        if course is None:
+            for _ in range(epochs):
+                yield from (LocalBatch(self, *piece) for piece in samples.epoch(self.generator))
+            return
+        endless = (piece for _ in count() for piece in samples.epoch(self.generator, size))
+        yield from (LocalBatch(self, *piece) for piece in islice(endless, course.steps))
+
+    def step(self, batch: LocalBatch, drive: Drive, number: int = 0) -> None:
         """Forward, backward or the one `gradient` hook, corrections, clipping, then SGD as torch does it."""
-        worker, recipe = self.worker, self.recipe
+        worker, recipe, course = self.worker, self.recipe, drive.course
         w, g = worker.weights.vector, worker.weights.gradient
         if worker.gradient is not None and not drive.plain:
             scope = self.scopes[worker.gradient.name]
@@ -225,13 +309,22 @@ class ClientJob:
                     part.correct(g[: len(self.w)], self.scopes[part.name])
             if recipe.clip is not None:
                 _clip([g[s] for s in drive.stretches], recipe.clip)
+            if drive.adam is not None:
+                drive.adam.param_groups[0]["lr"] = drive.rate(number)
+                drive.adam.step()
+                return
+            decay, momentum, rate = recipe.weight_decay, recipe.momentum, drive.lr
+            if course is not None:
+                decay = decay if course.weight_decay is None else course.weight_decay
+                momentum = momentum if course.momentum is None else course.momentum
+                rate = drive.rate(number)
             for s in drive.stretches:
                 move = g[s]
-                if recipe.weight_decay:
-                    move.add_(w[s], alpha=recipe.weight_decay)
-                if recipe.momentum:
-                    move = torch.add(move, worker.velocity[s], alpha=recipe.momentum, out=worker.velocity[s])
-                w[s].add_(move, alpha=-drive.lr)
+                if decay:
+                    move.add_(w[s], alpha=decay)
+                if momentum:
+                    move = torch.add(move, worker.velocity[s], alpha=momentum, out=worker.velocity[s])
+                w[s].add_(move, alpha=-rate)
 
     def backward(self, loss: Callable[[], Tensor], stretches: list[slice], told: bool = True) -> None:
         """The one backward pass: leaves the gradient in the flat vector. `told`: the loss enters the client's report."""
@@ -244,14 +337,24 @@ class ClientJob:
             self.loss += value.detach()
             self.losses += 1
 
+    def objective(self, batch: LocalBatch) -> Tensor:
+        """Of the method: cross-entropy, or what the one part says that decides it."""
+        chosen = self.worker.objective
+        if chosen is None:
+            return F.cross_entropy(batch.logits, batch.y)
+        before, batch.client = getattr(batch, "client", None), self.scopes[chosen.name]
+        loss = chosen.objective(batch)
+        if before is not None:
+            batch.client = before
+        return loss
+
     def total(self, batch: LocalBatch, drive: Drive | None = None) -> Tensor:
         """Objective, then penalties in the order of the sum."""
         worker = self.worker
-        if worker.objective is None:
-            loss = F.cross_entropy(batch.logits, batch.y)
-        else:
-            batch.client = self.scopes[worker.objective.name]
-            loss = worker.objective.objective(batch)
+        if drive is not None and drive.objective is not None and drive.by is not None:
+            batch.client = drive.by
+            return drive.objective(batch)
+        loss = self.objective(batch)
         for part in worker.penalties:
             batch.client = self.scopes[part.name]
             term, share = part.penalty(batch), part.mix
@@ -264,7 +367,7 @@ class ClientJob:
     def gradient_of(self, scope: Scope, loss: Loss | None, at: Tensor | None, batch: Batch | None) -> Tensor:
         """The gradient of what is trained, at these weights or at others; then weights and statistics are put back."""
         worker = self.worker
-        chosen = self.draw() if batch is None else LocalBatch(self, batch.x, batch.y)
+        chosen = self.draw() if batch is None else LocalBatch(self, batch.x, batch.y, batch.index)
         chosen.client = scope
         worker.net.train()
         before = worker.weights.storage.clone() if at is not None else None
@@ -284,24 +387,34 @@ class ClientJob:
     # data
 
     def samples(self, data: Data) -> Samples:
-        """The client's own training images, or those that are held back for validation."""
+        """The client's own training images, those held back for validation, public ones, or any by their indices."""
+        experiment, alone = self.worker.experiment, not self.worker.normalisers
+        if isinstance(data, Tensor):
+            return Samples(experiment, data, self.worker.device, alone)
         if data not in self._samples:
-            experiment = self.worker.experiment
-            if data == "held" and not len(experiment.validation):
-                raise FedloomError("method: it works on images that are held back; set data.validation above 0")
-            index = (
-                experiment.validation if data == "held" else torch.from_numpy(experiment.partition.train(self.client))
-            )
-            self._samples[data] = Samples(experiment, index, self.worker.device, alone=not self.worker.normalisers)
+            public = None
+            if data == "own":
+                if self.client is None:
+                    raise FedloomError("method: the server has no images of its own; name others")
+                index = torch.from_numpy(experiment.partition.train(self.client))
+            elif data == "held":
+                index = experiment.validation
+                if not len(index):
+                    raise FedloomError("method: it works on images that are held back; set data.validation above 0")
+            else:
+                public, index = experiment.public, torch.arange(len(experiment.public.y))
+                if not len(index):
+                    raise FedloomError("method: it works on public images; set data.public above 0")
+            self._samples[data] = Samples(experiment, index, self.worker.device, alone, public)
         return self._samples[data]
 
     def draw(self) -> LocalBatch:
         return LocalBatch(self, *self.own.draw(self.generator))
 
     def over(self, scope: Scope, data: Data) -> Iterator[Batch]:
-        for x, y in self.samples(data).over():
+        for piece in self.samples(data).over():
             self.worker.net.eval()
-            batch = LocalBatch(self, x, y, learning=False)
+            batch = LocalBatch(self, *piece, learning=False)
             batch.client = scope
             yield batch
 
@@ -314,6 +427,37 @@ class ClientJob:
             weights.load(self.worker.start if key[1] == "global" else self.views.memory[".".join(key)])
             self._taught.add(key)
         return net
+
+    def peer(self, number: int) -> Net:
+        """The net that a client uploaded; everything that it does not send is as drawn."""
+        key = ("peer", str(number))
+        net, weights = self.worker.teacher(key)
+        if key not in self._taught:
+            weights.load(self.worker.start)
+            sent, layout = self.peers[number][0], self.worker.layout
+            weights.vector[: layout.exchanged].copy_(sent["w"])
+            weights.statistics[: layout.shared_statistics].copy_(sent["statistics"])
+            self._taught.add(key)
+        return net
+
+
+class Uploaded:
+    """An accepted upload as a part sees it on the server."""
+
+    def __init__(self, job: ClientJob, number: int, part: str) -> None:
+        sent, self.samples, self.share = job.peers[number]
+        self.upload: Mapping[str, Tensor] = scoped(sent, part)
+        self._job, self._number = job, number
+
+    def features(self, x: Tensor) -> Tensor:
+        return self._job.peer(self._number).features(x)
+
+    def head(self, features: Tensor) -> Tensor:
+        logits: Tensor = self._job.peer(self._number).head(features)
+        return logits
+
+    def logits(self, x: Tensor) -> Tensor:
+        return self.head(self.features(x))
 
 
 def _clip(pieces: list[Tensor], largest: float) -> None:

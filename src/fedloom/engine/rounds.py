@@ -53,10 +53,17 @@ class Federation:
         self.board.broadcast(state.broadcast())
         lost: dict[int, str] = {}
         uploads = self._train(cohort, number, lost)
-        down, up = len(cohort) * experiment.messages.down.payload, len(cohort) * experiment.messages.up.payload
+        down, up = len(cohort) * experiment.messages.download, len(cohort) * experiment.messages.up.payload
         if uploads:
-            server = RoundServer(state, uploads, lambda *asked: self._ask(server, lost, *asked))
-            self._combine(server)
+            server = RoundServer(
+                state, uploads, lambda *asked: self._ask(server, lost, *asked), lambda part: self._survey(server, part)
+            )
+            before = {name: tensor.clone() for name, tensor in state.tensors().items()}
+            try:
+                self._combine(server)
+            except BaseException:
+                state.load(before, state.round)  # the server's training may be interrupted
+                raise
             down, up = down + server.down, up + server.up
             uploads = server.accepted
         for upload in uploads:
@@ -141,10 +148,70 @@ class Federation:
             state.statistics.copy_(weighted_sum(rows, server.shares))
         for part in method.hooked("after_combine"):
             part.after_combine(server.scope(part))
-        if not bool(state.w.isfinite().all()):
+        self._check_finite("combining")
+        for part in method.hooked("refine"):
+            self._refine(server, part.name)
+            self._check_finite(f"the server's training by {part.name}")
+        if state.round + 1 == self.experiment.recipe.rounds:
+            for part in method.hooked("conclude"):
+                part.conclude(server.scope(part))
+
+    def _check_finite(self, what: str) -> None:
+        if not bool(self.state.w.isfinite().all()):
             raise FedloomError(
-                f"the weights are no longer finite after combining in round {state.round + 1}; lower lr or clip gradients"
+                f"the weights are no longer finite after {what} in round {self.state.round + 1}; "
+                f"lower lr or clip gradients"
             )
+
+    def _refine(self, server: RoundServer, part: str) -> None:
+        """Train the new weights on the server: one lane does it, by the same loop as a client's."""
+        state, board = self.state, self.board
+        peers = [(u.row, u.samples, share) for u, share in zip(server.accepted, server.shares, strict=True)]
+
+        def prepare(_: int) -> None:
+            board.broadcast(state.broadcast())
+            for name, home in board.server.items():
+                home.copy_(state.memory[name])
+
+        arguments = {"round": state.round + 1, "part": part, "peers": peers}
+        with self.interruptible():
+            (report,) = self.lanes.run([Job("refine", arguments, prepare=prepare)])
+        if report is None:
+            raise FedloomError(f"the server's training by {part} failed: its lane died every time")
+        refined = board.refined().up
+        state.w.copy_(refined["w"])
+        state.statistics.copy_(refined["statistics"])
+        for name, value in board.server.items():
+            state.memory[name].copy_(value)
+
+    def _survey(self, server: RoundServer, part: str) -> dict[str, Tensor]:
+        """What all clients tell under the new weights, summed in their order; a cohort of them at a time."""
+        clients, rows = self.experiment.recipe.clients, len(self.board.finding_rows)
+        self.board.broadcast(self.state.broadcast())
+        total: dict[str, Tensor] = {}
+        for begin in range(0, clients, rows):
+            some = range(begin, min(begin + rows, clients))
+            jobs = []
+            for row, client in enumerate(some):
+                arguments = {"client": client, "round": self.state.round + 1, "row": row, "part": part}
+                size = len(self.experiment.partition.train(client))
+                jobs.append(Job("tell", arguments, size, self._recall(client, row)))
+            for row, report in enumerate(self.lanes.run(jobs)):
+                told = scoped(self.board.findings(row), part)
+                if report is None or not all(bool(value.isfinite().all()) for value in told.values()):
+                    continue
+                for name, value in told.items():
+                    total[name] = total[name] + value.double() if name in total else value.double()
+        server.down += clients * (self.experiment.messages.download)
+        server.up += clients * self.experiment.messages.findings.payload_of(part)
+        return total
+
+    def _recall(self, client: int, row: int) -> Callable[[int], None]:
+        def prepare(_: int) -> None:
+            if self.experiment.messages.memory.nbytes:
+                self.board.memory_rows[row].copy_(self.memory.get(client))
+
+        return prepare
 
     def _ask(
         self,

@@ -8,19 +8,24 @@ import torch
 from torch import Tensor
 
 from fedloom.engine.batches import cut
-from fedloom.engine.setup import Experiment
+from fedloom.engine.setup import Experiment, Public
 
 PREPARED_BYTES = 64 << 20  # images are turned into floats once a job if they need no more than this
 
-XY = tuple[Tensor, Tensor]
+Cut = tuple[Tensor, Tensor, Tensor]  # images, labels, their places among the samples
 
 
 class Samples:
-    """The training images with these indices; draws come from the generator that is given."""
+    """The training images with these indices, or public ones; draws come from the generator that is given."""
 
-    def __init__(self, experiment: Experiment, index: Tensor, device: str, alone: bool) -> None:
+    def __init__(
+        self, experiment: Experiment, index: Tensor, device: str, alone: bool, public: Public | None = None
+    ) -> None:
         self.experiment, self.index, self.device, self.alone = experiment, index, device, alone
-        self.y = experiment.images.train_y[index].to(device)
+        images = experiment.images
+        self.x = images.train_x if public is None else public.x
+        self.y = (images.train_y if public is None else public.y)[index].to(device)
+        self.pipeline = experiment.pipeline if public is None else public.pipeline
         self.batch_size = len(index) if experiment.recipe.batch == "full" else experiment.recipe.batch
         self._prepared: Tensor | None = None
         self._counts: Tensor | None = None
@@ -35,28 +40,27 @@ class Samples:
             self._counts = torch.bincount(self.y, minlength=self.experiment.images.classes).float()
         return self._counts
 
-    def epoch(self, generator: torch.Generator) -> Iterator[XY]:
+    def epoch(self, generator: torch.Generator, size: int | None = None) -> Iterator[Cut]:
         order = torch.randperm(len(self), generator=generator)
-        for stretch in cut(len(self), self.batch_size, self.alone):
+        for stretch in cut(len(self), size or self.batch_size, self.alone):
             yield self.batch(order[stretch], generator)
 
-    def draw(self, generator: torch.Generator) -> XY:
+    def draw(self, generator: torch.Generator) -> Cut:
         """One batch of its own."""
         return self.batch(torch.randperm(len(self), generator=generator)[: self.batch_size], generator)
 
-    def over(self) -> Iterator[XY]:
+    def over(self) -> Iterator[Cut]:
         """All of them once, in order, as for evaluation."""
         for stretch in cut(len(self), self.experiment.recipe.eval_batch, self.alone):
             yield self.batch(torch.arange(stretch.start, stretch.stop), None)
 
-    def batch(self, chosen: Tensor, generator: torch.Generator | None) -> XY:
+    def batch(self, chosen: Tensor, generator: torch.Generator | None) -> Cut:
         """These of the samples; augmented by the generator's draws where there is one and the recipe says so."""
-        images, pipeline = self.experiment.images, self.experiment.pipeline
-        if generator is not None and pipeline.augment != "none":
-            return pipeline(images.train_x[self.index[chosen]], generator).to(self.device), self.y[chosen]
-        if self._prepared is None and len(self) * images.train_x[0].numel() * 4 <= PREPARED_BYTES:
-            floats = pipeline(images.train_x[self.index], None)
+        if generator is not None and self.pipeline.augment != "none":
+            return self.pipeline(self.x[self.index[chosen]], generator).to(self.device), self.y[chosen], chosen
+        if self._prepared is None and len(self) * self.x[0].numel() * 4 <= PREPARED_BYTES:
+            floats = self.pipeline(self.x[self.index], None)
             self._prepared = floats.permute(0, 2, 3, 1).contiguous().to(self.device)  # N,H,W,C: rows are whole images
         if self._prepared is None:
-            return pipeline(images.train_x[self.index[chosen]], None).to(self.device), self.y[chosen]
-        return self._prepared[chosen].permute(0, 3, 1, 2), self.y[chosen]
+            return self.pipeline(self.x[self.index[chosen]], None).to(self.device), self.y[chosen], chosen
+        return self._prepared[chosen].permute(0, 3, 1, 2), self.y[chosen], chosen

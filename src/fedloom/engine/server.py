@@ -11,6 +11,7 @@ from torch import Tensor
 
 from fedloom.engine.arena import Packing, scoped
 from fedloom.engine.state import State
+from fedloom.errors import FedloomError
 from fedloom.methods.part import Part
 
 CHUNK = 1 << 16  # floats: partial sums stay in the cache
@@ -62,9 +63,13 @@ class RoundServer:
     """The uploads of one round and what can be done with them."""
 
     def __init__(
-        self, state: State, uploads: Sequence[Upload], ask: Callable[[str, Sequence[int], Mapping[str, Tensor]], None]
+        self,
+        state: State,
+        uploads: Sequence[Upload],
+        ask: Callable[[str, Sequence[int], Mapping[str, Tensor]], None],
+        survey: Callable[[str], Mapping[str, Tensor]],
     ) -> None:
-        self.state, self.accepted, self.asked = state, list(uploads), ask
+        self.state, self.accepted, self.asked, self.surveyed = state, list(uploads), ask, survey
         recipe = state.experiment.recipe
         self.lr, self.momentum = recipe.rate(state.round + 1), recipe.momentum
         self._by_samples = recipe.weighting == "samples"
@@ -121,3 +126,11 @@ class ServerScope:
 
     def ask(self, clients: Sequence[int], message: Mapping[str, Tensor]) -> None:
         self._server.asked(self._part.name, clients, message)
+
+    def survey(self) -> Mapping[str, Tensor]:
+        return self._server.surveyed(self._part.name)
+
+    def fix(self, name: str, value: Tensor) -> None:
+        if name not in self._part.fixes():
+            raise FedloomError(f"method: {self._part.name} fixes {name}, which its `fixes` does not name")
+        self._server.state.fixed[name].copy_(value)

@@ -38,6 +38,27 @@ class Messages:
     up: Packing
     memory: Packing
     message: Packing  # of second acts
+    server: Packing  # the server's memory, where the server trains
+    findings: Packing  # what a client tells in a survey
+    fixed: Mapping[str, Tensor]  # tensors that nobody trains and that the end of a run replaces, as drawn
+
+    @property
+    def download(self) -> int:
+        """Bytes that a client gets in a round: what is fixed it has already."""
+        return self.down.payload - self.down.payload_of("fixed")
+
+
+@dataclass(frozen=True)
+class Public:
+    """Images that belong to no client."""
+
+    x: Tensor  # uint8 N,H,W,C
+    y: Tensor  # int64 N; -1 where labels are not known
+    pipeline: Pipeline
+
+    @property
+    def labelled(self) -> bool:
+        return len(self.y) > 0 and int(self.y[0]) >= 0
 
 
 @dataclass(frozen=True)
@@ -48,6 +69,7 @@ class Experiment:
     images: ImageSet
     partition: Partition
     validation: Tensor  # indices of training images that no client holds
+    public: Public
     pipeline: Pipeline
     task: Task
     method: Method
@@ -91,10 +113,13 @@ def prepare(
     with about("data"):
         images = load(recipe.data.name, recipe.data.resize)
         pipeline = Pipeline.of(images, recipe.data.normalize, recipe.augment)
-    pool, validation = _hold_back(images, recipe)
+    pool, validation, index = _hold_back(images, recipe)
+    public = _public(images, pipeline, recipe, index)
     if partition is None:
         with about("split"):
             partition = split(recipe.split, images, recipe.clients, recipe.seed, pool)
+        if recipe.data.public_to_clients:
+            partition = partition.given(index)
     task = Task(
         shape=images.shape,
         classes=images.classes,
@@ -103,6 +128,8 @@ def prepare(
         rounds=recipe.rounds,
         seed=recipe.seed,
         held=len(validation),
+        public=len(public.y),
+        labelled=public.labelled,
     )
     if recipe.device != "cpu":
         _check_device(recipe.device)
@@ -121,13 +148,14 @@ def prepare(
         images=images,
         partition=partition,
         validation=torch.from_numpy(validation),
+        public=public,
         pipeline=pipeline,
         task=task,
         method=chosen,
         net=net,
         weights=weights,
         initial=task.initial,
-        messages=_messages(chosen, weights, task),
+        messages=_messages(chosen, net, weights, task),
     )
 
 
@@ -156,7 +184,7 @@ def assemble(net: Net, chosen: Method, task: Task, recipe: Recipe) -> tuple[Net,
     return net, regions
 
 
-def _messages(chosen: Method, weights: Weights, task: Task) -> Messages:
+def _messages(chosen: Method, net: Net, weights: Weights, task: Task) -> Messages:
     layout = weights.layout
     w = weights.vector[: layout.exchanged].cpu().clone()
     shared = {"w": w, "statistics": weights.storage.new_zeros(layout.shared_statistics, device="cpu")}
@@ -166,23 +194,70 @@ def _messages(chosen: Method, weights: Weights, task: Task) -> Messages:
     }
     server: Memory = {}
     client: Memory = {name: value.cpu().clone() for name, value in personal.items() if value.numel()}
-    down, uploads, message = dict(shared), Memory(), Memory()
+    down, uploads, message, findings = dict(shared), Memory(), Memory(), Memory()
+    fixed: Memory = {}
+    tensors = layout.tensors(weights.storage.cpu())
     for part in chosen.parts:
         server.update(prefixed(part.server_memory(w, task), part.name))
         client.update(prefixed(part.client_memory(w, task), part.name))
         down.update(prefixed(part.broadcast(scoped(server, part.name)), part.name))
         uploads.update(prefixed(part.uploads(w, task), part.name))
         message.update(prefixed(part.messages(w, task), part.name))
+        findings.update(prefixed(part.findings(net, task), part.name))
+        for name in part.fixes():
+            if layout.regions.status[name] != "frozen" or not layout.exchanged:
+                raise FedloomError(
+                    f"method: {part.name} sets {name} at the end, so nobody else may train it, and clients must share a body"
+                )
+            fixed[name] = tensors[name]
+    down.update(prefixed(fixed, "fixed"))
     memory, up = Packing(client), Packing({**shared, **uploads})
-    return Messages(server, memory.row(client), uploads, Packing(down), up, memory, Packing(message))
+    return Messages(
+        server_memory=server,
+        memory_row=memory.row(client),
+        uploads=uploads,
+        down=Packing(down),
+        up=up,
+        memory=memory,
+        message=Packing(message),
+        server=Packing(server if chosen.hooked("refine") else {}),
+        findings=Packing(findings),
+        fixed=fixed,
+    )
 
 
-def _hold_back(images: ImageSet, recipe: Recipe) -> tuple[np.ndarray | None, np.ndarray]:
-    count = round(recipe.data.validation * len(images.train_y))
-    if count == 0:
-        return None, np.empty(0, dtype=np.int64)
-    order = numpy_generator(recipe.seed, "validation").permutation(len(images.train_y))
-    return np.sort(order[count:]), np.sort(order[:count])
+def _hold_back(images: ImageSet, recipe: Recipe) -> tuple[np.ndarray | None, np.ndarray, np.ndarray]:
+    """Indices of training images: those to deal out (None: all), those for validation, the public ones."""
+    total = len(images.train_y)
+    held, public = round(recipe.data.validation * total), round(recipe.data.public * total)
+    if held + public == 0:
+        return None, np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
+    if held + public >= total:
+        raise FedloomError("data: validation and public together leave no images for the clients")
+    order = numpy_generator(recipe.seed, "validation").permutation(total)
+    return np.sort(order[held + public :]), np.sort(order[:held]), np.sort(order[held : held + public])
+
+
+def _public(images: ImageSet, pipeline: Pipeline, recipe: Recipe, index: np.ndarray) -> Public:
+    other = recipe.data.public_from
+    if other is None:
+        if recipe.data.public_to_clients and not len(index):
+            raise FedloomError("data.public_to_clients: there are no public images; set data.public above 0")
+        return Public(images.train_x[index], images.train_y[index], replace(pipeline, augment="none"))
+    if len(index):
+        raise FedloomError(
+            "data.public_from: public images come from this set or from another one; leave out data.public"
+        )
+    if recipe.data.public_to_clients:
+        raise FedloomError("data.public_to_clients: images of another set have no labels that clients could train on")
+    with about("data.public_from"):
+        found = load(other, images.shape[1] if images.shape[1] == images.shape[2] else recipe.data.resize)
+        if found.shape != images.shape:
+            raise FedloomError(
+                f"{other} has images of {found.shape}, but {images.name} of {images.shape} (channels, height, width)"
+            )
+    unknown = torch.full_like(found.train_y, -1)
+    return Public(found.train_x, unknown, replace(pipeline, scale=found.scale, augment="none"))
 
 
 def import_parts(sources: tuple[str, ...]) -> None:

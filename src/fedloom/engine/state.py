@@ -19,6 +19,7 @@ class State:
         self.w = experiment.initial[: layout.exchanged].clone()
         begin = layout.parameters
         self.statistics = experiment.initial[begin : begin + layout.shared_statistics].clone()
+        self.fixed = {name: tensor.clone() for name, tensor in experiment.messages.fixed.items()}
         self.memory = {name: tensor.clone() for name, tensor in experiment.messages.server_memory.items()}
 
     def slots(self, part: str) -> Slots:
@@ -26,7 +27,7 @@ class State:
 
     def broadcast(self) -> dict[str, Tensor]:
         """All that is sent down at the start of a round."""
-        sent = {"w": self.w, "statistics": self.statistics}
+        sent = {"w": self.w, "statistics": self.statistics, **prefixed(self.fixed, "fixed")}
         for part in self.experiment.method.hooked("broadcast"):
             sent.update(prefixed(part.broadcast(scoped(self.memory, part.name)), part.name))
         return sent
@@ -43,14 +44,19 @@ class State:
         storage = self.experiment.initial.clone()
         storage[: layout.exchanged] = w
         storage[layout.parameters :][: layout.shared_statistics] = self.statistics
+        for name, value in self.fixed.items():
+            layout.entries[name].view(storage).copy_(value)
         return storage
 
     def tensors(self) -> dict[str, Tensor]:
-        return {"w": self.w, "statistics": self.statistics, **prefixed(self.memory, "server")}
+        fixed = prefixed(self.fixed, "fixed")
+        return {"w": self.w, "statistics": self.statistics, **fixed, **prefixed(self.memory, "server")}
 
     def load(self, tensors: Mapping[str, Tensor], round: int) -> None:
         self.round = round
         self.w.copy_(tensors["w"])
         self.statistics.copy_(tensors["statistics"])
+        for name, home in self.fixed.items():
+            home.copy_(tensors[f"fixed.{name}"])
         for name, home in self.memory.items():
             home.copy_(tensors[f"server.{name}"])

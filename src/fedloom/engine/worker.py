@@ -6,6 +6,7 @@ import copy
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -17,7 +18,8 @@ from fedloom.engine.batches import cut
 from fedloom.engine.local import ClientJob, Views
 from fedloom.engine.setup import Experiment
 from fedloom.keys import seeded
-from fedloom.methods.seen import Phase
+from fedloom.methods.part import Part
+from fedloom.methods.seen import Phase, Slots
 from fedloom.nets import Net
 from fedloom.weights import Weights
 
@@ -60,6 +62,8 @@ class Worker:
         weights.load(self.initial)
         weights.vector[: layout.exchanged].copy_(down["w"])
         weights.statistics[: layout.shared_statistics].copy_(down["statistics"])
+        for name in self.experiment.messages.fixed:
+            layout.entries[name].view(weights.storage).copy_(down[f"fixed.{name}"])
         if memory is None:
             return
         if "personal" in memory:
@@ -99,11 +103,33 @@ class Worker:
         self.receive(views.down, views.memory)
         job = ClientJob(self, client, round, views, purpose="act")
         self.receive({**views.down, "w": views.up["w"], "statistics": views.up["statistics"]}, views.memory)
-        chosen = next(item for item in self.experiment.method.parts if item.name == part)
+        chosen = self._part(part)
         with seeded(self.experiment.recipe.seed, "forward-act", round, client):
             chosen.act(job.scopes[part], scoped(message, part))
         self.send(views)
         return {"loss": job.mean_loss(), "steps": job.exchanged_steps}
+
+    def refine(
+        self, round: int, views: Views, part: str, peers: Sequence[tuple[Mapping[str, Tensor], int, float]]
+    ) -> dict[str, Any]:
+        """The server's own training, from the weights that were just combined; its memory is the server's."""
+        self.receive(views.down, None)
+        job = ClientJob(self, None, round, views, purpose=f"refine-{part}", peers=peers)
+        chosen = self._part(part)
+        with seeded(self.experiment.recipe.seed, f"forward-refine-{part}", round):
+            chosen.refine(job.scopes[part])
+        self.send(replace(views, memory={}))
+        return {"loss": job.mean_loss()}
+
+    def tell(self, client: int, round: int, views: Views, part: str, findings: Mapping[str, Tensor]) -> dict[str, Any]:
+        """A client's side of a survey: nothing is trained."""
+        self.receive(views.down, views.memory)
+        job = ClientJob(self, client, round, views, purpose="tell")
+        self._part(part).tell(job.scopes[part], Slots(scoped(findings, part), f"{part}: findings"))
+        return {}
+
+    def _part(self, name: str) -> Part:
+        return next(part for part in self.experiment.method.parts if part.name == name)
 
     def tune(self, client: int, views: Views, regions: Sequence[str], epochs: int, lr: float) -> dict[str, Any]:
         """Fine-tune from the served weights; accuracy on the client's own test images before and after every epoch."""

@@ -25,7 +25,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from torch import Tensor
 
 from fedloom.errors import FedloomError
-from fedloom.methods.seen import Batch, Client, Memory, Phase, Server, Task
+from fedloom.methods.seen import Batch, Client, Memory, Phase, Server, Slots, Task
 from fedloom.nets import Net
 from fedloom.weights import Regions
 
@@ -98,6 +98,13 @@ class Part(BaseModel):
     def messages(self, w: Tensor, task: Task) -> Memory:
         return {}
 
+    def findings(self, net: Net, task: Task) -> Memory:
+        return {}
+
+    def fixes(self) -> tuple[str, ...]:
+        """Names of tensors that nobody trains and that `conclude` will replace."""
+        return ()
+
     def broadcast(self, memory: Mapping[str, Tensor]) -> Memory:
         return {}
 
@@ -128,6 +135,9 @@ class Part(BaseModel):
     def act(self, client: Client, message: Mapping[str, Tensor]) -> None:
         """The client's side of a second act: it begins with the weights that the client just uploaded."""
 
+    def tell(self, client: Client, findings: Slots) -> None:
+        """The client's side of a survey: fill the findings; they are summed over all clients."""
+
     def personalise(self, client: Client) -> None:
         """What a client does before its personal test, beyond plain fine-tuning."""
 
@@ -139,7 +149,13 @@ class Part(BaseModel):
         return server.mean(server.uploads)
 
     def after_combine(self, server: Server) -> None:
-        """After combining: move the server's memory, train the new weights."""
+        """After combining: move the server's memory."""
+
+    def refine(self, client: Client) -> None:
+        """After that: train the new weights on the server, by the same loop; `client.memory` is the server's here."""
+
+    def conclude(self, server: Server) -> None:
+        """After the last round."""
 
     def served(self, weights: Tensor, memory: Mapping[str, Tensor]) -> Tensor:
         """What is evaluated and handed out, where it is not the training state."""

@@ -12,7 +12,9 @@ from torch import Tensor
 from fedloom.errors import FedloomError
 
 Memory = dict[str, Tensor]
-Data = Literal["own", "held"]  # a client's own training images | those held back for validation
+# A client's own training images | those held back for validation | those that belong to nobody | by their indices
+Data = Literal["own", "held", "public"] | Tensor
+Draw = Callable[[torch.Generator], tuple[Tensor, Tensor]]  # makes a batch (x, y) of images that are not in the data
 
 
 @dataclass(frozen=True)
@@ -26,6 +28,8 @@ class Task:
     rounds: int
     seed: int
     held: int = 0  # training images held back for validation
+    public: int = 0  # images that belong to nobody and may be used by the server or by anybody
+    labelled: bool = False  # whether the public ones have labels
     initial: Tensor = field(default_factory=lambda: torch.empty(0))  # the whole storage as drawn; empty while building
 
 
@@ -35,6 +39,24 @@ class Phase:
 
     epochs: int
     regions: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Course:
+    """How a stretch of extra training goes where it is not like a client's round: steps in place of epochs, another optimiser.
+
+    What is None is as the recipe says. With `patience`, accuracy on the images held back for validation is taken every
+    `check` steps; training ends after that many steps without a gain, and the best weights are kept.
+    """
+
+    steps: int
+    optimiser: Literal["sgd", "adam"] = "sgd"
+    batch: int | None = None
+    momentum: float | None = None
+    weight_decay: float | None = None
+    falling: bool = False  # the rate falls to zero along a cosine
+    patience: int = 0
+    check: int = 100
 
 
 class Slots(MutableMapping[str, Tensor]):
@@ -89,14 +111,41 @@ class Batch(Protocol):
     def counts(self) -> Tensor: ...  # (C,) the client's training samples of each class
     @property
     def client(self) -> Client: ...
+    @property
+    def index(self) -> Tensor: ...  # (B,) places of these images in the data that are worked through
+
+    def objective(self) -> Tensor:
+        """The method's own objective on this batch, without penalties: cross-entropy unless a part replaces it."""
+        ...
 
     def teacher(self, name: str = "global") -> Teaching:
         """Of the weights that the round began with, or of a whole storage that this part keeps in client memory."""
         ...
 
 
+class Peer(Protocol):
+    """An uploaded model, as the server may look at it: fixed, in the mode that evaluation uses; gradients reach its input."""
+
+    @property
+    def share(self) -> float: ...  # in the average
+    @property
+    def samples(self) -> int: ...
+    @property
+    def upload(self) -> Mapping[str, Tensor]: ...  # what this part's client added
+
+    def features(self, x: Tensor) -> Tensor: ...
+    def head(self, features: Tensor) -> Tensor: ...
+    def logits(self, x: Tensor) -> Tensor: ...
+
+
+class Descent(Protocol):
+    """Takes a vector of a part's own (a generator's weights) downhill."""
+
+    def step(self, loss: Callable[[], Tensor]) -> None: ...
+
+
 class Client(Protocol):
-    """What a part sees of the client it runs on."""
+    """What a part sees of the client it runs on; in `refine`, of the server, which trains by the same loop."""
 
     @property
     def task(self) -> Task: ...
@@ -148,9 +197,24 @@ class Client(Protocol):
         regions: tuple[str, ...] = (),
         lr: float | None = None,
         penalty: Callable[[Batch], Tensor] | None = None,
-        data: Data = "own",
+        data: Data | Draw = "own",
+        objective: Callable[[Batch], Tensor] | None = None,
+        course: Course | None = None,
     ) -> None:
-        """Further local work by the same local loop, on the client's own images or on those held back for validation."""
+        """Further work by the same local loop, on the client's own images or on others. An `objective` takes the place of
+        the method's loss and of its corrections; a `course` the place of epochs.
+        """
+        ...
+
+    def descent(self, vector: Tensor, course: Course, lr: float) -> Descent:
+        """For a vector that belongs to the part; it is moved in place."""
+        ...
+
+    @property
+    def peers(self) -> Sequence[Peer]: ...  # in `refine`: the accepted uploads, in cohort order
+
+    def share(self, share: float) -> Tensor:
+        """Indices of a share of all clients' training images, the same in every round."""
         ...
 
     def over(self, data: Data = "own") -> Iterator[Batch]:
@@ -194,4 +258,12 @@ class Server(Protocol):
 
     def ask(self, clients: Sequence[int], message: Mapping[str, Tensor]) -> None:
         """A second act: run this part's `act` on some clients of the cohort; their uploads are replaced."""
+        ...
+
+    def survey(self) -> Mapping[str, Tensor]:
+        """In `conclude`: run this part's `tell` on all clients under the new weights; the sums of what they say, in double."""
+        ...
+
+    def fix(self, name: str, value: Tensor) -> None:
+        """In `conclude`: give a tensor that nobody trains (see `fixes`) another value, for everyone."""
         ...

@@ -56,6 +56,12 @@ class Partition:
     def test(self, client: int) -> Index:
         return _slice(self.test_index, self.test_offsets, client)
 
+    def given(self, index: Index) -> Partition:
+        """With further training images that every client holds beside its own."""
+        rows = [np.concatenate((self.train(client), index)) for client in range(self.clients)]
+        offsets = offsets_of(np.array([len(row) for row in rows]))
+        return Partition(np.concatenate(rows), offsets, self.test_index, self.test_offsets)
+
     def save(self, path: str | Path) -> None:
         """The file appears whole or not at all."""
         path = Path(path)

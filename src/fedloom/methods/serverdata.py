@@ -1,0 +1,32 @@
+"""Data on the server (FedBABU, Oh et al. 2022, Table 2): after every average the server trains on a share of all data.
+
+    w <- average of the uploads;  then one epoch of SGD on a fixed random share p of all clients' training images
+
+with the round's rate and the method's own objective, of the whole net or of the body alone (the head keeps the averaged
+values). FedBABU's Table 2 has p = 0.05 and 0.10: training the whole net on the server's data brings the average up, and
+training its body alone more so. The clients keep the images that the server has. Normaliser parameters go with the body.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from pydantic import Field
+
+from fedloom.methods.part import Count, Part
+from fedloom.methods.seen import Client
+
+
+class ServerData(Part):
+    """The server trains on a share of all data after every average."""
+
+    name: ClassVar[str] = "server-data"
+    paper = "Oh et al. 2022, FedBABU (Table 2)"
+    share: float = Field(0.05, gt=0, le=1)
+    epochs: Count = 1
+    update: Literal["full", "body"] = "full"
+
+    def refine(self, client: Client) -> None:
+        regions = () if self.update == "full" else ("body", "norm")
+        data = client.share(self.share)
+        client.train(self.epochs, regions=regions, data=data, objective=lambda batch: batch.objective())
