@@ -27,6 +27,7 @@ class Data(BaseModel):
     name: str = "digits"  # digits | NAME in $FEDLOOM_DATA | PATH.npz | hf:owner/name | folder:PATH
     normalize: Normalize = "set"  # after x / 255: by the training images' mean and deviation | not at all | two lists
     resize: Annotated[int, Field(ge=1, le=4096)] | None = None  # side length in pixels
+    images: Annotated[int, Field(ge=1)] | None = None  # so many of the training images are dealt out; None: all
     validation: Annotated[float, Field(ge=0, lt=1)] = 0.0  # share of the training images held back from all clients
     public: Annotated[float, Field(ge=0, lt=1)] = (
         0.0  # a further share that belongs to no client and may be used by parts

@@ -230,12 +230,17 @@ def _hold_back(images: ImageSet, recipe: Recipe) -> tuple[np.ndarray | None, np.
     """Indices of training images: those to deal out (None: all), those for validation, the public ones."""
     total = len(images.train_y)
     held, public = round(recipe.data.validation * total), round(recipe.data.public * total)
-    if held + public == 0:
+    limit = total - held - public if recipe.data.images is None else recipe.data.images
+    if held + public == 0 and limit == total:
         return None, np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
-    if held + public >= total:
-        raise FedloomError("data: validation and public together leave no images for the clients")
+    if limit < 1 or held + public + limit > total:
+        raise FedloomError(
+            f"data.images: {images.name} has {total} training images, {held} of them for validation and {public} public; "
+            f"that leaves {total - held - public} for the clients (wanted: {max(limit, 1)})"
+        )
     order = numpy_generator(recipe.seed, "validation").permutation(total)
-    return np.sort(order[held + public :]), np.sort(order[:held]), np.sort(order[held : held + public])
+    dealt = order[held + public : held + public + limit]
+    return np.sort(dealt), np.sort(order[:held]), np.sort(order[held : held + public])
 
 
 def _public(images: ImageSet, pipeline: Pipeline, recipe: Recipe, index: np.ndarray) -> Public:
