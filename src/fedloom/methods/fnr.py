@@ -12,6 +12,8 @@ numbers, so it adds a constant to the loss and its gradient is zero; and the pub
 and trains the extra epochs on the test set that it reports.
 
 `mode = private` (default): norms, accuracies and extra epochs use the client's own training images.
+`mode = public`: they use labelled images that belong to no client (`data.public`). With `data.public_to_clients` every method
+can be given the same images, so that a comparison is fair.
 `mode = held`: they use the images held back for validation (`data.validation`), never test images.
 `mode = as_published`: as `held`, with the constant in place of the regulariser: extra cross-entropy epochs and nothing else.
 
@@ -42,15 +44,19 @@ class FNR(Part):
     share: Share = 0.5
     epochs: Count = 5
     strength: NonNegative = 1.0
-    mode: Literal["private", "held", "as_published"] = "private"
+    mode: Literal["private", "public", "held", "as_published"] = "private"
 
     @property
     def data(self) -> Data:
-        return "own" if self.mode == "private" else "held"
+        if self.mode == "private":
+            return "own"
+        return "public" if self.mode == "public" else "held"
 
     def build(self, net: Net, task: Task) -> Net:
-        if self.data == "held" and not task.held:
+        if self.mode in ("held", "as_published") and not task.held:
             raise FedloomError(f"mode={self.mode} works on images that are held back; set data.validation above 0")
+        if self.mode == "public" and not task.labelled:
+            raise FedloomError("mode=public works on public images with labels; set data.public above 0")
         return net
 
     def uploads(self, w: Tensor, task: Task) -> Memory:

@@ -1,0 +1,205 @@
+"""Every method on CIFAR-10: accuracy, megabytes and seconds a round.
+
+    python benchmarks/methods.py accuracy --out runs/methods     # LeNet, 20 clients x 500 images, two splits; resumable
+    python benchmarks/methods.py seconds                         # a few rounds of each, in turns, relative to FedAvg
+    python benchmarks/methods.py digits                          # all of them on the bundled digits
+
+Accuracy is that of the last round on the 10,000 test images. Rates are one per family of losses, chosen by
+`rates` on 1,000 images held back for validation (shards:2, 15 rounds), never on test images. Timings are ratios within one
+turn, since machines are noisy.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import statistics
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import fedloom as fl
+from fedloom.run import resume
+
+CIFAR: dict[str, Any] = {
+    "data": {"name": "cifar10", "images": 10_000},
+    "clients": 20,
+    "model": "lenet",
+    "rounds": 30,
+    "fraction": 0.2,
+    "batch": 50,
+    "schedule": "step",
+    "eval_every": 0,
+}
+DIGITS: dict[str, Any] = {"split": "shards:2", "clients": 20, "model": "mlp", "rounds": 30, "eval_every": 0}
+SPLITS = ("shards:2", "dirichlet:0.3")
+
+
+@dataclass(frozen=True)
+class Row:
+    """A method with what it needs beside the common recipe."""
+
+    method: str
+    family: str = "ce"  # whose rate it takes
+    fields: dict[str, Any] = field(default_factory=dict)
+    digits: str = ""  # another text where the default is for larger images
+
+
+PUBLIC = {"data": {"name": "cifar10", "images": 10_000, "public": 0.04}}  # 2,000 images that nobody holds
+HELD = {"data": {"name": "cifar10", "images": 10_000, "validation": 0.02}}
+ROWS = [
+    Row("fedavg"),
+    Row("central"),
+    Row("local"),
+    Row("prox(mu=0.01)"),
+    Row("scaffold"),
+    Row("nova"),
+    Row("exp"),
+    Row("feddyn"),
+    Row("feddc"),
+    Row("moon"),
+    Row("moon(projection=true)"),
+    Row("ntd"),
+    Row("kd"),
+    Row("ld"),
+    Row("fr"),
+    Row("fedsol"),
+    Row("babu"),
+    Row("fn", "fn"),
+    Row("sphere", "sphere"),
+    Row("sphere(loss=mse, calibrate=true)", "mse"),
+    Row("etf", "etf"),
+    Row("gela"),
+    Row("dr", "dr"),
+    Row("dr + fd", "dr"),
+    Row("feddf(steps=100)", fields=PUBLIC),
+    Row("fedgen"),
+    Row("fedftg"),
+    Row("server-data(share=0.05)"),
+    Row("fnr(epochs=1)"),
+    Row("fnr(epochs=1, mode=as_published)", fields=HELD),
+    Row("wn + agn"),
+    Row("median"),
+    Row("trimmed"),
+    Row("clipped(largest=1.0)"),
+    Row("dp(clip=1.0, noise=0.1)"),
+    Row("scaffold + fn", "fn"),
+    Row("feddyn + babu"),
+    Row("sphere + kd", "sphere"),
+    Row("exp + wn + agn"),
+]
+# Chosen by `rates`; on digits FedAvg's 0.1 suits cross-entropy, and the others keep their ratio to it.
+RATES = {"ce": 0.03, "fn": 0.1, "sphere": 1.0, "mse": 1.65, "etf": 0.15, "dr": 1.0}
+DIGIT_RATES = {"ce": 0.1, "fn": 0.3, "sphere": 1.0, "mse": 1.0, "etf": 0.3, "dr": 1.0}
+GRID = {
+    "ce": ("fedavg", (0.01, 0.03, 0.1)),
+    "fn": ("fn", (0.03, 0.1, 0.3)),
+    "sphere": ("sphere", (0.3, 1.0, 3.0)),
+    "mse": ("sphere(loss=mse)", (0.55, 1.65, 5.0)),
+    "etf": ("etf", (0.05, 0.15, 0.5)),
+    "dr": ("dr + fd", (0.35, 1.0, 3.0)),
+}
+
+
+def go(out: Path, **recipe: Any) -> fl.Run:
+    """Run, carry on, or read."""
+    return resume(out) if (out / "recipe.yaml").exists() else fl.run(**recipe, out=str(out))
+
+
+def name(row: Row, split: str) -> str:
+    return f"{row.method} {split}".replace(" ", "")
+
+
+def accuracy(root: Path, rows: list[Row], rounds: int) -> None:
+    table: dict[str, list[str]] = {}
+    for split in SPLITS:
+        for row in rows:
+            recipe = {**CIFAR, **row.fields, "split": split, "method": row.method, "lr": RATES[row.family]}
+            try:
+                run = go(root / name(row, split), **{**recipe, "rounds": rounds})
+            except fl.FedloomError as error:
+                print(f"{row.method}, {split}: {error}", flush=True)
+                table.setdefault(row.method, []).append("–")
+                continue
+            s = run.summary
+            mine = s.get("personal_accuracy", s["client_accuracy"])["mean"]
+            traffic = (s["bytes_down"] + s["bytes_up"]) / s["rounds"] / 1e6
+            cells = table.setdefault(row.method, [f"{RATES[row.family]:g}", f"{traffic:.2f}"])
+            cells += [f"{100 * s['test_accuracy']:.1f}", f"{100 * mine:.1f}"]
+            print(row.method, split, *cells, flush=True)
+    print(f"\n| method | lr | MB a round | {' | '.join(f'{s} | its clients' for s in SPLITS)} |")
+    print("|---|" + "--:|" * (2 + 2 * len(SPLITS)))
+    for method, cells in table.items():
+        print(f"| `{method}` | {' | '.join(cells)} |")
+
+
+def digits(root: Path, rows: list[Row]) -> None:
+    print("| method | untrained | trained |\n|---|--:|--:|")
+    for row in rows:
+        data = {**row.fields.get("data", {}), "name": "digits"}
+        data.pop("images", None)
+        if "public" in data:
+            data["public"] = 0.1
+        if "validation" in data:
+            data["validation"] = 0.1
+        recipe = {**DIGITS, "data": data, "method": row.digits or row.method, "lr": DIGIT_RATES[row.family]}
+        first = go(root / f"digits-{name(row, 'first')}", **{**recipe, "rounds": 1, "lr": 1e-9})
+        run = go(root / f"digits-{name(row, 'shards')}", **recipe)
+        print(f"| `{row.method}` | {_percent(first)} | {_percent(run)} |", flush=True)
+
+
+def _percent(run: fl.Run) -> str:
+    return f"{100 * run.summary['test_accuracy']:.1f}"
+
+
+def seconds(rows: list[Row], turns: int, rounds: int) -> None:
+    """Every method a few rounds, all of them in each turn; the fastest round of each, over FedAvg's of the turn."""
+    found: dict[str, list[float]] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for turn in range(turns):
+            base = 0.0
+            for row in rows:
+                recipe = {**CIFAR, **row.fields, "split": "shards:2", "method": row.method, "lr": RATES[row.family]}
+                run = fl.run(**{**recipe, "rounds": rounds, "schedule": "constant", "out": f"{folder}/{turn}"})
+                spent = min(line["seconds"] for line in run.rounds)
+                shutil.rmtree(run.path)
+                base = base or spent
+                found.setdefault(row.method, []).append(spent / base)
+                print(f"turn {turn + 1}: {row.method} {spent:.2f} s", flush=True)
+    print("\n| method | seconds relative to FedAvg |\n|---|--:|")
+    for method, ratios in found.items():
+        print(f"| `{method}` | {statistics.median(ratios):.2f} |")
+
+
+def rates(root: Path) -> None:
+    for family, (method, choices) in GRID.items():
+        for lr in choices:
+            data = {"name": "cifar10", "images": 10_000, "validation": 0.02}
+            recipe = {**CIFAR, "data": data, "split": "shards:2", "method": method, "lr": lr, "rounds": 15}
+            run = go(root / f"rate-{family}-{lr:g}", **recipe)
+            print(family, lr, run.summary["best_by_validation"]["validation_accuracy"], flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("accuracy", "seconds", "digits", "rates"))
+    parser.add_argument("--out", type=Path, default=Path("runs/methods"))
+    parser.add_argument("--only", help="methods to take, with semicolons between; all by default")
+    parser.add_argument("--rounds", type=int, default=0)
+    parser.add_argument("--turns", type=int, default=2)
+    given = parser.parse_args()
+    only = [text.strip() for text in given.only.split(";")] if given.only else []
+    rows = [row for row in ROWS if not only or row.method in only]
+    if given.what == "accuracy":
+        accuracy(given.out, rows, given.rounds or CIFAR["rounds"])
+    elif given.what == "digits":
+        digits(given.out, rows)
+    elif given.what == "rates":
+        rates(given.out)
+    else:
+        seconds(rows, given.turns, given.rounds or 2)
+
+
+if __name__ == "__main__":
+    main()
