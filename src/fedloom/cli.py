@@ -56,6 +56,7 @@ FLAGS = {
     "lanes": "auto | how many processes",
     "seed": "of everything that is drawn",
     "eval_every": "rounds between tests (0: only after the last)",
+    "init": "PATH.safetensors | hf:owner/name[/file]: first weights, where names and shapes match",
     "name": "the run goes to runs/NAME",
     "out": "the run goes here",
 }

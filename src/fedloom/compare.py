@@ -135,8 +135,7 @@ def _run(cell: Cell, watcher: Watcher) -> Run:
     folder = RunFolder(cell.recipe.out)
     if not folder.recipe_yaml.exists():
         return start(cell.recipe, watcher)
-    wanted = prepare(cell.recipe).method.spelled()
-    if folder.recipe().digest() != cell.recipe.changed(method=wanted).digest():
+    if folder.recipe().digest() != prepare(cell.recipe).told().digest():
         raise FedloomError(f"out: {folder.path} holds a run of another recipe; choose another --name or --out")
     return resume(folder.path, watcher, cell.recipe.lanes)
 

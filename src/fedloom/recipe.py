@@ -59,9 +59,12 @@ class Recipe(BaseModel):
     lanes: Annotated[int, Field(ge=1)] | Literal["auto"] = "auto"
     seed: Annotated[int, Field(ge=0)] = 0
     eval_every: Annotated[int, Field(ge=0)] = 1  # rounds between tests of the global model; 0: only the last round
+    init: str | None = None  # PATH.safetensors | hf:owner/name[/file]: first weights; tensors of same name and shape
     name: str | None = None
     out: str | None = None
 
+    init_digest: str | None = None  # of the content of `init`; written by a run, checked where it is given
+    head_init: Literal["default", "orthogonal", "etf"] = "default"  # the angles between the drawn head's rows
     clip: Annotated[float, Field(gt=0)] | None = None  # largest norm of a step's gradient
     bn: Literal["running", "batch", "local"] = "running"  # the statistics that batch normalisation is tested with
     device: str = "cpu"

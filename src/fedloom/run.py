@@ -28,6 +28,7 @@ from fedloom.engine.lanes import Lanes, count
 from fedloom.engine.memory import ClientMemory
 from fedloom.engine.rounds import Federation
 from fedloom.engine.setup import Experiment, one_thread, prepare
+from fedloom.engine.start import told_origin
 from fedloom.engine.state import State
 from fedloom.engine.worker import Worker
 from fedloom.errors import Interrupted
@@ -86,8 +87,9 @@ def start(recipe: Recipe, watcher: Watcher | None = None) -> Run:
     experiment = prepare(recipe)
     path = place(recipe, recipe.method)
     name = path.name.lstrip(".") or None  # a hidden folder, or the one we stand in
-    told = recipe.changed(method=experiment.method.spelled(), name=name, out=str(path))
-    experiment = replace(experiment, recipe=told)
+    experiment = replace(experiment, recipe=experiment.told().changed(name=name, out=str(path)))
+    if experiment.origin and watcher:
+        watcher.note(told_origin(experiment.origin))
     return _go(experiment, create(experiment, path), watcher or Silent())
 
 
@@ -207,7 +209,7 @@ def _finish(fed: Federation, folder: RunFolder) -> None:
         "lanes": fed.lanes.count,
         "lanes_replaced": fed.lanes.deaths,
         "parameters": experiment.layout.parameters,
-        "exchanged": experiment.layout.exchanged,
+        "exchanged": 0 if experiment.pooled else experiment.layout.exchanged,
         "personal": experiment.layout.personal,
         "digest": digest(tensors),
         "recipe_digest": experiment.recipe.digest(),
@@ -225,6 +227,10 @@ def _finish(fed: Federation, folder: RunFolder) -> None:
             "device": experiment.recipe.device,
         },
     }
+    if experiment.origin:
+        summary["init"] = experiment.origin
+    for part in experiment.method.hooked("summary"):
+        summary = {**part.summary(experiment.plan()), **summary}
     write_json(folder.summary, summary)
 
 

@@ -67,12 +67,15 @@ class Regions:
             raise FedloomError(
                 f"method: {self.speaker} decides about {' and '.join(which)}, but this net has no such tensors"
             )
+        fixed = [name for name in names if name in self.constant]
+        if fixed and len(fixed) == len(names):
+            by = self.constant[fixed[0]]
+            said = f"method: {by} fixes {fixed[0]} for good, so {self.speaker} has nothing "
+            if status == "frozen":
+                raise FedloomError(f"{said}left to freeze: {by} alone does it; leave {self.speaker} out")
+            raise FedloomError(f"{said}to decide about it; keep one")
+        names = [name for name in names if name not in self.constant]
         for name in names:
-            if name in self.constant:
-                raise FedloomError(
-                    f"method: {self.constant[name]} fixes {name} for good, so {self.speaker} has nothing to decide "
-                    f"about it; keep one"
-                )
             if name in self.decided and self.decided[name] != self.speaker:
                 raise FedloomError(
                     f"method: {self.decided[name]} and {self.speaker} both decide what happens to the "

@@ -8,6 +8,7 @@ It appears complete in one move, so a folder that exists can be resumed, wheneve
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import re
 import shutil
@@ -15,6 +16,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from fedloom.data import Partition, load
@@ -60,7 +62,8 @@ class RunFolder:
             images = load(stored.data.name, stored.data.resize)
         if told.get("data") != images.digest:
             raise FedloomError(f"data: {stored.data.name} is no longer what {self.path} was trained on")
-        return prepare(stored, Partition.load(self.partition, images), initial)
+        experiment = prepare(stored, Partition.load(self.partition, images), initial)
+        return replace(experiment, origin=json.loads(told["origin"])) if "origin" in told else experiment
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -104,6 +107,8 @@ def create(experiment: Experiment, path: Path) -> RunFolder:
         write(folder.recipe_yaml, experiment.recipe.to_yaml())
         experiment.partition.save(folder.partition)
         metadata = {"recipe": experiment.recipe.digest(), "data": experiment.images.digest}
+        if experiment.origin:
+            metadata["origin"] = json.dumps(experiment.origin)
         write_tensors(folder.initial, experiment.layout.tensors(experiment.initial), metadata)
         os.rename(made, path)  # an empty folder is no obstacle
     except BaseException as error:

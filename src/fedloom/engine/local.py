@@ -211,7 +211,7 @@ class ClientJob:
         peers: Sequence[PeerRow] = (),
     ) -> None:
         experiment = worker.experiment
-        self.worker, self.round = worker, round
+        self.worker, self.round, self.purpose = worker, round, purpose
         self.recipe = experiment.recipe
         self.lr = self.recipe.rate(max(round, 1))
         self.client, self.peers = client, peers
@@ -396,7 +396,9 @@ class ClientJob:
             if data == "own":
                 if self.client is None:
                     raise FedloomError("method: the server has no images of its own; name others")
-                index = torch.from_numpy(experiment.partition.train(self.client))
+                own = self.purpose in ("tune", "tell")  # of a client, also where all data lie in one place
+                mine = experiment.partition.train if own else experiment.training
+                index = torch.from_numpy(mine(self.client))
             elif data == "held":
                 index = experiment.validation
                 if not len(index):

@@ -39,10 +39,17 @@ class Federation:
     def cohort(self, round: int) -> list[int]:
         """The clients of a round: a function of seed and round alone."""
         recipe = self.experiment.recipe
+        if self.experiment.pooled:
+            return [0]
         if recipe.cohort_size == recipe.clients:
             return list(range(recipe.clients))
         chosen = numpy_generator(recipe.seed, "cohort", round).choice(recipe.clients, recipe.cohort_size, replace=False)
         return sorted(int(client) for client in chosen)
+
+    @property
+    def _always(self) -> bool:
+        combiner = self.experiment.method.the("combine")
+        return combiner is not None and combiner.always
 
     def round(self) -> dict[str, Any]:
         """One round; returns its line of rounds.jsonl. The state moves only when all clients are done."""
@@ -54,7 +61,7 @@ class Federation:
         lost: dict[int, str] = {}
         uploads = self._train(cohort, number, lost)
         down, up = len(cohort) * experiment.messages.download, len(cohort) * experiment.messages.up.payload
-        if uploads:
+        if uploads or self._always:
             server = RoundServer(
                 state, uploads, lambda *asked: self._ask(server, lost, *asked), lambda part: self._survey(server, part)
             )
@@ -68,6 +75,8 @@ class Federation:
             uploads = server.accepted
         for upload in uploads:
             self.memory.put(upload.client, self.board.memory_rows[upload.row], number)
+        if experiment.pooled:  # where all data lie in one place, nothing travels
+            down = up = 0
         state.round = number
         seconds = time.perf_counter() - began
         line: dict[str, Any] = {
@@ -85,10 +94,9 @@ class Federation:
         return line
 
     def _train(self, cohort: Sequence[int], number: int, lost: dict[int, str]) -> list[Upload]:
-        partition = self.experiment.partition
         jobs = []
         for row, client in enumerate(cohort):
-            samples = len(partition.train(client))
+            samples = len(self.experiment.training(client))
             arguments = {"client": client, "round": number, "row": row}
             jobs.append(Job("train", arguments, samples, self._remember(client, row)))
         done = 0
@@ -129,7 +137,7 @@ class Federation:
         if reason:
             lost[client] = reason
             return None
-        samples = len(self.experiment.partition.train(client))
+        samples = len(self.experiment.training(client))
         return Upload(client, row, samples, int(report["steps"]), float(report["loss"]), tensors)
 
     def _combine(self, server: RoundServer) -> None:
@@ -137,13 +145,13 @@ class Federation:
         state, method = self.state, self.experiment.method
         for part in method.hooked("after_uploads"):
             part.after_uploads(server.scope(part))
-        if not server.accepted:
+        if not server.accepted and not self._always:
             return
         uploads = [upload.tensors["w"] for upload in server.accepted]
         combiner = method.the("combine")
         new = weighted_sum(uploads, server.shares) if combiner is None else combiner.combine(server.scope(combiner))
         state.w.copy_(new)
-        if state.statistics.numel():
+        if state.statistics.numel() and server.accepted:
             rows = [upload.tensors["statistics"] for upload in server.accepted]
             state.statistics.copy_(weighted_sum(rows, server.shares))
         for part in method.hooked("after_combine"):

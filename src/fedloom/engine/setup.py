@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,10 +20,12 @@ from torch import Tensor
 
 from fedloom.data import ImageSet, Partition, Pipeline, load, split
 from fedloom.engine.arena import Packing, prefixed, scoped
+from fedloom.engine.start import read_start
 from fedloom.errors import FedloomError
 from fedloom.keys import numpy_generator, seeded
-from fedloom.methods import Memory, Method, Task, method
+from fedloom.methods import Memory, Method, Plan, Task, method
 from fedloom.nets import Net, build, region_of, set_batch_norm
+from fedloom.nets.heads import set_head
 from fedloom.recipe import Recipe
 from fedloom.weights import Layout, Regions, Status, Weights
 
@@ -78,9 +81,40 @@ class Experiment:
     initial: Tensor  # the whole storage as drawn
     messages: Messages
 
+    origin: Mapping[str, Any] | None = None  # what the first weights were read from, where it was a file
+
     @property
     def layout(self) -> Layout:
         return self.weights.layout
+
+    @property
+    def pooled(self) -> bool:
+        """Whether one worker, called 0, trains on all clients' images."""
+        return is_pooled(self.method)
+
+    def training(self, worker: int) -> np.ndarray:
+        """The images that one of a round's cohort trains on: the client's own, or everybody's."""
+        return everybody(self.partition) if self.pooled else self.partition.train(worker)
+
+    def told(self) -> Recipe:
+        """The recipe as a run folder holds it: with every hyper-parameter, and what `init` was when it was read."""
+        origin = {"init_digest": self.origin["digest"]} if self.origin else {}
+        return self.recipe.changed(method=self.method.spelled(), **origin)
+
+    def plan(self) -> Plan:
+        layout = self.layout
+        kept = layout.personal + layout.personal_statistics
+        return Plan(self.task, layout.exchanged, kept, layout.shared_statistics, self.messages.memory.nbytes > 0)
+
+
+def is_pooled(chosen: Method) -> bool:
+    return any(part.pooled for part in chosen.parts)
+
+
+def everybody(partition: Partition) -> np.ndarray:
+    """All training images that clients hold, each once, in the order of the partition."""
+    _, first = np.unique(partition.train_index, return_index=True)
+    return partition.train_index[np.sort(first)]
 
 
 @contextmanager
@@ -130,11 +164,17 @@ def prepare(
         held=len(validation),
         public=len(public.y),
         labelled=public.labelled,
+        cohort=1 if is_pooled(chosen) else recipe.cohort_size,
     )
     if recipe.device != "cpu":
         _check_device(recipe.device)
     with one_thread(), about("model"), seeded(recipe.seed, "init"):
         net = build(recipe.model, images.shape, images.classes, recipe.bn)
+    with one_thread(), about("head_init"):
+        set_head(net, recipe.head_init)
+    given = read_start(recipe) if recipe.init and initial is None else None
+    if given:
+        given.fill(net)
     net, regions = assemble(net, chosen, task, recipe)
     layout = Layout(net, regions)
     if layout.trained == 0:
@@ -142,8 +182,9 @@ def prepare(
     weights = Weights(net.to(recipe.device), layout, recipe.device)
     if initial is not None:
         layout.read(initial, weights.storage)
+    origin = given.load(weights, recipe.model) if given else None
     task = replace(task, initial=weights.storage.cpu().clone())
-    return Experiment(
+    experiment = Experiment(
         recipe=recipe,
         images=images,
         partition=partition,
@@ -156,7 +197,12 @@ def prepare(
         weights=weights,
         initial=task.initial,
         messages=_messages(chosen, net, weights, task),
+        origin=origin,
     )
+    for part in chosen.hooked("check"):
+        with about(f"method: {part.name}"):
+            part.check(experiment.plan())
+    return experiment
 
 
 def assemble(net: Net, chosen: Method, task: Task, recipe: Recipe) -> tuple[Net, Regions]:

@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from fedloom.errors import FedloomError
-from fedloom.methods.part import EXCLUSIVE, ON_EXCHANGED, Part
+from fedloom.methods.part import DOES, EXCLUSIVE, ON_EXCHANGED, Part
 
 _PARTS: dict[str, type[Part]] = {}
 _ALIASES: dict[str, Alias] = {}
@@ -76,6 +76,11 @@ class Method:
             raise FedloomError(
                 f"method: {idle[0]} acts on what clients exchange, and with {alone[0]} they exchange nothing; keep one"
             )
+        for strict in self.parts:
+            for part in self.parts:
+                if part is not strict and (beyond := _beyond(strict, part)):
+                    does = DOES.get(beyond, f"uses {beyond}")
+                    raise FedloomError(f"method: {part.name} {does}, {strict.because}; keep one")
 
     def hooked(self, name: str) -> list[Part]:
         """The parts that override a hook, in the order of the sum."""
@@ -95,6 +100,15 @@ class Method:
 
     def spelled(self) -> str:
         return " + ".join(part.spelled() for part in self.parts) or "fedavg"
+
+
+def _beyond(strict: Part, part: Part) -> str | None:
+    """The first hook of a part that another one does not allow beside it; hooks that came later are not allowed either."""
+    if strict.beside is None:
+        return None
+    hooks = [name for name in vars(Part) if not name.startswith("_") and name not in ("hooks", "spelled")]
+    ours = (name for name in hooks if callable(value := getattr(Part, name)) or isinstance(value, property))
+    return next((name for name in ours if part.hooks(name) and name not in strict.beside), None)
 
 
 _TERM = re.compile(r"^\s*([A-Za-z_][\w-]*)\s*(?:\((.*)\))?\s*$", re.DOTALL)

@@ -25,7 +25,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from torch import Tensor
 
 from fedloom.errors import FedloomError
-from fedloom.methods.seen import Batch, Client, Memory, Phase, Server, Slots, Task
+from fedloom.methods.seen import Batch, Client, Memory, Phase, Plan, Server, Slots, Task
 from fedloom.nets import Net
 from fedloom.weights import Regions
 
@@ -44,6 +44,20 @@ EXCLUSIVE = {
     "combine": "how updates are combined",
     "served": "which weights are handed out",
 }
+DOES = {  # how a refusal names what a part does
+    "server_memory": "keeps something at the server between rounds",
+    "client_memory": "lets clients remember more than their personal regions",
+    "uploads": "lets clients send more than weights",
+    "broadcast": "sends clients more than weights",
+    "messages": "asks clients a second time",
+    "act": "asks clients a second time",
+    "after_uploads": "works on the uploads of single clients",
+    "after_combine": "goes on at the server after combining",
+    "combine": "combines updates in its own way",
+    "correct": "corrects clients' gradients",
+    "gradient": "finds clients' gradients in its own way",
+    "served": "hands out other weights than the training state",
+}
 ON_EXCHANGED = ("gradient", "correct", "combine", "served")  # hooks that can do nothing where nothing is exchanged
 
 
@@ -56,6 +70,10 @@ class Part(BaseModel):
     paper: ClassVar[str] = ""
     replaces: ClassVar[frozenset[str]] = frozenset()  # pieces of the net that `build` swaps: only one part may
     exchanges: ClassVar[bool] = True  # False: its `regions` leave nothing that is exchanged
+    pooled: ClassVar[bool] = False  # True: all training images lie in one place, and one worker trains on them
+    always: ClassVar[bool] = False  # True: its `combine` is called even when no upload of the round was accepted
+    beside: ClassVar[frozenset[str] | None] = None  # hooks that other parts of the sum may use; None: all of them
+    because: ClassVar[str] = ""  # why not the others: the end of a sentence that begins with what the other part does
 
     def __init_subclass__(cls, abstract: bool = False, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -84,6 +102,9 @@ class Part(BaseModel):
 
     def regions(self, regions: Regions) -> Regions:
         return regions
+
+    def check(self, plan: Plan) -> None:
+        """Refuse a run that cannot be, by a FedloomError, before anything is written."""
 
     # memory: named tensors that the engine stores, checkpoints and ships; the values given here are the first ones
     def server_memory(self, w: Tensor, task: Task) -> Memory:
@@ -160,6 +181,10 @@ class Part(BaseModel):
     def served(self, weights: Tensor, memory: Mapping[str, Tensor]) -> Tensor:
         """What is evaluated and handed out, where it is not the training state."""
         return weights
+
+    def summary(self, plan: Plan) -> dict[str, Any]:
+        """What a finished run has to tell beside its accuracies: goes into summary.json."""
+        return {}
 
     # sums
     def hooks(self, name: str) -> bool:

@@ -30,7 +30,19 @@ class Task:
     held: int = 0  # training images held back for validation
     public: int = 0  # images that belong to nobody and may be used by the server or by anybody
     labelled: bool = False  # whether the public ones have labels
+    cohort: int = 1  # clients that are asked in a round
     initial: Tensor = field(default_factory=lambda: torch.empty(0))  # the whole storage as drawn; empty while building
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a part may know of the whole run, before it begins and at its end."""
+
+    task: Task
+    exchanged: int  # parameters that are trained and shared
+    personal: int  # parameters and statistics that clients keep
+    statistics: int  # shared statistics of normalisers: averaged beside the weights
+    remembers: bool  # whether clients keep anything from round to round
 
 
 @dataclass(frozen=True)

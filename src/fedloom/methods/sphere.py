@@ -25,12 +25,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedloom.errors import FedloomError
 from fedloom.methods.method import alias
 from fedloom.methods.part import Part, Positive
 from fedloom.methods.seen import Batch, Client, Memory, Server, Slots, Task
 from fedloom.nets import Net
-from fedloom.nets.heads import FixedHead, weight_of
+from fedloom.nets.heads import FixedHead, orthonormal, weight_of
 
 
 class Sphere(Part):
@@ -78,17 +77,6 @@ class Sphere(Part):
         if self.loss == "ce":
             return F.cross_entropy(self.scale * batch.logits, batch.y)
         return F.mse_loss(batch.logits, F.one_hot(batch.y, batch.logits.shape[1]).to(batch.logits.dtype))
-
-
-def orthonormal(basis: Tensor) -> Tensor:
-    """The rows of a (C, d) matrix made orthonormal, in order, as Gram-Schmidt does (by QR in double precision)."""
-    classes, dim = basis.shape
-    if dim < classes:
-        raise FedloomError(
-            f"{classes} orthonormal class directions need features of at least {classes} dimensions; these have {dim}"
-        )
-    q, r = torch.linalg.qr(basis.detach().double().T)
-    return torch.where(r.diagonal() < 0, -q, q).T.to(basis.dtype).contiguous()
 
 
 alias("spherefed", "sphere", "cross-entropy on a fixed orthonormal head", "Dong et al. 2022, SphereFed")

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import math
-from typing import Self
+from typing import TYPE_CHECKING, Literal, Self
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedloom.errors import FedloomError
+
+if TYPE_CHECKING:
+    from fedloom.nets.net import Net
+
+HeadInit = Literal["default", "orthogonal", "etf"]
 
 
 class CosineHead(nn.Module):
@@ -79,3 +84,30 @@ def simplex_etf(basis: Tensor) -> Tensor:
     u = torch.where(r.diagonal() < 0, -u, u)
     centred = u.T - u.T.mean(0)  # (I - 11^T / C) U^T
     return (math.sqrt(classes / (classes - 1)) * centred).to(basis.dtype)
+
+
+def orthonormal(basis: Tensor) -> Tensor:
+    """The rows of a (C, d) matrix made orthonormal, in order, as Gram-Schmidt does (by QR in double precision)."""
+    classes, dim = basis.shape
+    if dim < classes:
+        raise FedloomError(
+            f"{classes} orthonormal class directions need features of at least {classes} dimensions; these have {dim}"
+        )
+    q, r = torch.linalg.qr(basis.detach().double().T)
+    return torch.where(r.diagonal() < 0, -q, q).T.to(basis.dtype).contiguous()
+
+
+def set_head(net: Net, head_init: HeadInit) -> None:
+    """Turn the rows of the drawn head: `orthogonal` to right angles, `etf` to a simplex equiangular tight frame.
+
+    All rows get the root mean square of the drawn rows' norms (about 1/sqrt(3) for nn.Linear), not norm one: so logits
+    begin as large as they would have been, rates keep their meaning, and only the angles change, which are what
+    FedBABU's argument is about. A bias stays as drawn.
+    """
+    if head_init == "default":
+        return
+    weight = weight_of(net.head)
+    turned = orthonormal(weight) if head_init == "orthogonal" else simplex_etf(weight)
+    length = torch.linalg.matrix_norm(weight.detach().double()) / math.sqrt(len(weight))
+    with torch.no_grad():
+        weight.copy_(turned.double() * length)

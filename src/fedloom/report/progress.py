@@ -81,4 +81,6 @@ def _told(line: dict[str, Any]) -> str:
     words = [f"loss {loss:.3f}"] if loss is not None else []
     if "test_accuracy" in line:
         words.append(f"accuracy {100 * line['test_accuracy']:.1f} %")
+    if "personal_accuracy" in line:
+        words.append(f"clients' own {100 * line['personal_accuracy']:.1f} %")
     return "  ".join(words)

@@ -37,8 +37,12 @@ def plain_table(title: str, columns: Sequence[str], text_columns: int = 1) -> Ta
 def summary_table(summary: Mapping[str, Any]) -> Table:
     table = plain_table(str(summary["method"]), ["", "value"])
     clients = summary["client_accuracy"]
-    table.add_row("global accuracy, pooled test set", percent(summary["test_accuracy"]))
-    table.add_row("global model on each client's test set", percent(clients["mean"], clients["std"]))
+    alone = summary["exchanged"] == 0 and summary["personal"] > 0  # nothing is shared: there is no global model
+    table.add_row(
+        f"{'model as drawn' if alone else 'global accuracy'}, pooled test set", percent(summary["test_accuracy"])
+    )
+    named = "model as drawn" if alone else "global model"
+    table.add_row(f"{named} on each client's test set", percent(clients["mean"], clients["std"]))
     if "personal_accuracy" in summary:
         own = summary["personal_accuracy"]
         table.add_row("each client's own model on its test set", percent(own["mean"], own["std"]))
@@ -48,6 +52,9 @@ def summary_table(summary: Mapping[str, Any]) -> Table:
     table.add_row("seconds a round", f"{summary['seconds'] / summary['rounds']:.3f}")
     traffic = (summary["bytes_down"] + summary["bytes_up"]) / summary["rounds"]
     table.add_row("traffic a round", size(traffic))
+    if "epsilon" in summary:
+        epsilon = "none" if summary["epsilon"] is None else f"{summary['epsilon']:.3g}"
+        table.add_row(f"epsilon at delta {summary['delta']:.2g}, per client", epsilon)
     if summary["lost"]:
         table.add_row("uploads lost", str(summary["lost"]))
     return table
