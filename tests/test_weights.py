@@ -303,10 +303,17 @@ def test_a_part_may_decide_twice_and_another_may_not() -> None:
 
 
 def test_what_is_fixed_for_good_cannot_be_decided_about() -> None:
-    regions = replace(regions_of(make(), {"head.weight": "dr"}), speaker="babu")
-    with pytest.raises(FedloomError, match=r"dr fixes head\.weight for good, so babu has nothing to decide about it"):
+    regions = replace(regions_of(make(), {"head.weight": "dr", "head.bias": "dr"}), speaker="babu")
+    with pytest.raises(FedloomError, match=r"dr fixes head\.weight for good, so babu has nothing left to freeze"):
         regions.freeze("head")
-    assert regions.freeze("head.bias").status["head.bias"] == "frozen"
+    with pytest.raises(FedloomError, match=r"dr fixes head\.weight for good, so babu has nothing to decide about it"):
+        regions.keep("head")
+
+
+def test_a_decision_about_a_region_leaves_out_what_is_fixed_in_it() -> None:
+    regions = replace(regions_of(make(), {"head.weight": "etf"}), speaker="fedper").keep("head")
+    assert regions.status["head.weight"] == "frozen" and regions.status["head.bias"] == "personal"
+    assert regions.decided == {"head.bias": "fedper"}
 
 
 def test_a_decision_about_nothing_is_refused() -> None:

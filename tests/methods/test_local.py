@@ -114,3 +114,13 @@ def test_the_drawn_model_is_what_a_newcomer_has() -> None:
     expected = [share_right(logits(initial, x), y) for x, y in own_tests(told)]
     found = run.clients[-1]["personal_accuracy"]
     assert [found[k] for k in range(5) if k not in cohort] == [expected[k] for k in range(5) if k not in cohort]
+
+
+@pytest.mark.parametrize(
+    "method", ["local", "local + dr", "local + fn", "local + sphere", "local + etf", "local + gela"]
+)
+def test_every_head_can_be_trained_alone(method: str) -> None:
+    rate = {"local + gela": 0.01, "local + dr": 1.0}.get(method, 0.3)
+    run = train(method, split="shards:2", fraction=1.0, rounds=3, lr=rate, head_init="etf", bn="batch")
+    assert traffic(run) == {(0, 0)} and run.summary["exchanged"] == 0
+    assert run.summary["personal_accuracy"]["mean"] > run.summary["client_accuracy"]["mean"] + 0.3

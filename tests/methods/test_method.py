@@ -73,6 +73,8 @@ def other_value(part: Part, name: str) -> Any:
     near: list[Any] = [f"{default}2"] if isinstance(default, str) else []
     if isinstance(default, int | float):
         near = [default + 1, default - 1, default + 1.2345678901234567e-05]
+    if default is None:
+        near = [0.5]
     for value in [*near, *allowed, not default]:
         try:
             changed = type(part)(**{name: value})
@@ -230,7 +232,10 @@ def test_a_name_like_no_other_is_answered_by_all_that_are_known() -> None:
     [
         ("babu + fedper", "method: babu and fedper both decide what happens to the head; keep one"),
         ("fedrep + fedper", "method: fedrep and fedper both decide what happens to the head; keep one"),
-        ("dr + babu", "method: dr fixes head.weight for good, so babu has nothing to decide about it; keep one"),
+        (
+            "dr + babu",
+            "method: dr fixes head.weight for good, so babu has nothing left to freeze: dr alone does it; leave babu out",
+        ),
     ],
 )
 def test_parts_that_decide_about_the_same_region_are_refused_before_anything_is_written(text: str, said: str) -> None:

@@ -2,11 +2,11 @@
 
 The file is laid over the net twice. Before parts build, so that a head they derive from the drawn one (a simplex, an
 orthonormal frame, a normalised head) derives from the file's; and after, by the names of the finished net, so that a
-run's own final.safetensors is read wholly. Where parts gave tensors other names, those names count by which more fit. A tensor that a part fixes for good is taken only where the file holds one of
-the same kind, with the same angles between its rows: an ordinary head is no simplex. Only safetensors are read: a pickle can
-run code.
+run's own final.safetensors is read wholly. Where parts gave tensors other names, the names that fit more of the file
+count. A tensor that a part fixes for good is taken only where the file holds one of the same kind, with the same angles
+between its rows: an ordinary head is no simplex. Only safetensors are read: a pickle can run code.
 
-A run stores the weights it began with and the digest of the file; resuming reads neither again from here.
+A run stores the weights it began with and the digest of the file; resuming reads the former, and not the file.
 """
 
 from __future__ import annotations
