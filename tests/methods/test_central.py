@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from reference import BODY, HEAD, Weights, cross_entropy, normalised_cross_entropy, read
+from reference import BODY, HEAD, Weights, cross_entropy, features, normalised_cross_entropy, read
 from reference_personal import NORMED
 from tiny import agree, distance, gap, problem, traffic, train
 
@@ -87,7 +87,19 @@ def test_fine_tuning_is_on_each_clients_own_images() -> None:
     assert found.personal["mean"] > found.initial["mean"] + 0.1  # two digits each
 
 
-@pytest.mark.parametrize("other", ["scaffold", "prox", "median", "nova", "moon", "fnr", "exp", "dp", "fedsol"])
+def test_calibration_at_the_end_is_of_every_image_once_and_costs_no_traffic() -> None:
+    run = train("central + sphere(calibrate=true)", lr=0.5)
+    assert traffic(run) == {(0, 0)} and distance(run, ("head.weight",)) > 1e-3
+    told = problem(run)
+    f = torch.cat([features(read(run.path / "final.safetensors"), x) for x, _ in told.data])
+    z, y = torch.nn.functional.normalize(f), torch.cat([y for _, y in told.data])
+    gram = z.T @ z
+    ridge = 1e-3 * gram.trace() / len(gram) * torch.eye(len(gram), dtype=gram.dtype)
+    expected = torch.linalg.solve(gram + ridge, z.T @ torch.nn.functional.one_hot(y, 10).double()).T
+    torch.testing.assert_close(read(run.path / "final.safetensors")["head.weight"], expected, rtol=0, atol=1e-3)
+
+
+@pytest.mark.parametrize("other", ["scaffold", "prox", "median", "nova", "moon", "fnr", "exp", "dp", "fedsol", "feddf"])
 def test_parts_about_many_clients_are_refused(other: str) -> None:
     for text in (f"central + {other}", f"{other} + central"):
         with pytest.raises(

@@ -145,6 +145,14 @@ def test_work_on_single_clients_models_at_the_server_is_refused() -> None:
         train("dp + dpdistil")
 
 
+def test_a_survey_at_the_end_is_refused_and_its_part_without_one_is_not() -> None:
+    with pytest.raises(
+        FedloomError, match="method: dp: at the end all clients would be asked for sums over their data"
+    ):
+        train("dp + sphere(calibrate=true)")
+    assert train("dp + sphere", rounds=1).summary["epsilon"] > 0
+
+
 def test_shared_statistics_are_refused_and_others_are_not() -> None:
     fields: dict[str, Any] = {"rounds": 1, "fraction": 0.2, "epochs": 1, "lr": 0.01}
     with pytest.raises(FedloomError, match=r"method: dp: averaged statistics of normalisers .* bn to batch or local"):

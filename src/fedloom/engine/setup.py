@@ -103,8 +103,14 @@ class Experiment:
 
     def plan(self) -> Plan:
         layout = self.layout
-        kept = layout.personal + layout.personal_statistics
-        return Plan(self.task, layout.exchanged, kept, layout.shared_statistics, self.messages.memory.nbytes > 0)
+        return Plan(
+            task=self.task,
+            exchanged=layout.exchanged,
+            personal=layout.personal + layout.personal_statistics,
+            statistics=layout.shared_statistics,
+            remembers=self.messages.memory.nbytes > 0,
+            surveys=self.messages.findings.nbytes > 0,
+        )
 
 
 def is_pooled(chosen: Method) -> bool:

@@ -54,6 +54,7 @@ class DP(Part):
     beside: ClassVar[frozenset[str] | None] = frozenset(
         {"build", "regions", "phases", "objective", "penalty", "mix", "gradient", "correct", "finish", "personalise"}
         | {"client_memory", "server_memory", "broadcast", "served", "check", "summary"}
+        | {"findings", "fixes", "tell", "conclude"}  # a survey is seen in the plan
     )
     because: ClassVar[str] = "which dp would neither clip nor hide"
     clip: Positive = 1.0
@@ -65,6 +66,11 @@ class DP(Part):
             raise FedloomError(
                 "averaged statistics of normalisers would be shared without clipping or noise; set bn to batch or "
                 "local, or choose a net without them"
+            )
+        if plan.surveys:
+            raise FedloomError(
+                "at the end all clients would be asked for sums over their data, without clipping or noise; leave the "
+                "calibration out"
             )
         if self.delta is None and plan.task.clients < 2:
             raise FedloomError(

@@ -53,6 +53,7 @@ DOES = {  # how a refusal names what a part does
     "act": "asks clients a second time",
     "after_uploads": "works on the uploads of single clients",
     "after_combine": "goes on at the server after combining",
+    "refine": "trains on at the server",
     "combine": "combines updates in its own way",
     "correct": "corrects clients' gradients",
     "gradient": "finds clients' gradients in its own way",

@@ -43,6 +43,7 @@ class Plan:
     personal: int  # parameters and statistics that clients keep
     statistics: int  # shared statistics of normalisers: averaged beside the weights
     remembers: bool  # whether clients keep anything from round to round
+    surveys: bool  # whether all clients are asked for sums over their data at the end
 
 
 @dataclass(frozen=True)
