@@ -39,9 +39,9 @@ def sums(tmp_path_factory: pytest.TempPathFactory) -> Train:
     (folder / "normed.py").write_text(NORMED)
 
     @cache
-    def run(*names: str) -> Run:
+    def run(*names: str, bn: str = "running") -> Run:
         text = " + ".join(GIVEN.get(name, name) for name in names)
-        return train(text, model=f"{folder}/normed.py:normed", out=str(folder / text), **FIELDS)
+        return train(text, model=f"{folder}/normed.py:normed", out=str(folder / bn / text), bn=bn, **FIELDS)
 
     return run
 
@@ -68,24 +68,25 @@ def apart(one: Run, other: Run) -> float:
 @pytest.mark.parametrize(("one", "other"), PAIRS)
 def test_a_pair_trains_or_is_refused_with_a_reason(one: str, other: str, sums: Train) -> None:
     text = f"{one} + {other}"
+    bn = "batch" if "dp" in (one, other) else "running"  # dp does not share statistics
     try:
-        run = sums(one, other)
+        run = sums(one, other, bn=bn)
     except FedloomError as error:
         said = str(error)
         assert "Traceback" not in said, said
         assert said.startswith("method: ") and len(said.split()) > 6, said
         assert one in said or other in said, said
         with pytest.raises(FedloomError):
-            sums(other, one)
+            sums(other, one, bn=bn)
         return
     assert all(line["train_loss"] is not None and line["lost"] == 0 for line in run.rounds)
     assert all(bool(tensor.isfinite().all()) for tensor in outcome(run).values())
     alike, why = EQUAL.get((one, other), ("", ""))
     for name in (one, other):
         if name == alike:
-            assert apart(run, sums(name)) < 1e-6, f"{text} is different from {name}, although {why}"
+            assert apart(run, sums(name, bn=bn)) < 1e-6, f"{text} is different from {name}, although {why}"
         else:
-            assert apart(run, sums(name)) > 1e-6, f"{text} is no different from {name}"
+            assert apart(run, sums(name, bn=bn)) > 1e-6, f"{text} is no different from {name}"
 
 
 def test_the_clients_take_different_numbers_of_steps(sums: Train) -> None:
