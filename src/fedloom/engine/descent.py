@@ -32,14 +32,19 @@ def adam(
 
 
 class Downhill:
-    """Moves a vector of a part's own, such as a generator's weights; its moments last as long as this object."""
+    """Moves a vector of a part's own, such as a generator's weights. What Adam remembers lasts as long as this object,
+    or as long as the tensor that is given for it: first and second moments, then the number of steps.
+    """
 
-    def __init__(self, vector: Tensor, course: Course, lr: float) -> None:
+    def __init__(self, vector: Tensor, course: Course, lr: float, moments: Tensor | None = None) -> None:
         self.vector, self.course, self.lr, self.done = vector, course, lr, 0
         decay = course.weight_decay or 0.0
         self._optimiser: torch.optim.Optimizer
         if course.optimiser == "adam":
             self._optimiser = torch.optim.Adam([vector], lr=lr, weight_decay=decay)
+            if moments is not None:
+                first, second = moments[:-1].view(2, -1)
+                self._optimiser.state[vector] = {"step": moments[-1], "exp_avg": first, "exp_avg_sq": second}
         else:
             self._optimiser = torch.optim.SGD([vector], lr=lr, weight_decay=decay, momentum=course.momentum or 0.0)
 

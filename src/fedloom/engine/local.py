@@ -85,6 +85,10 @@ class LocalBatch:
     def counts(self) -> Tensor:
         return self._job.own.counts
 
+    def head(self, features: Tensor) -> Tensor:
+        logits: Tensor = self._job.worker.net.head(features)
+        return logits
+
     def objective(self) -> Tensor:
         return self._job.objective(self)
 
@@ -123,6 +127,10 @@ class Scope:
         return len(self._job.own)
 
     @property
+    def batch(self) -> int:
+        return self._job.own.batch_size
+
+    @property
     def counts(self) -> Tensor:
         return self._job.own.counts
 
@@ -137,8 +145,12 @@ class Scope:
         chosen = numpy_generator(experiment.recipe.seed, "share", self.name).permutation(len(index))[:count]
         return torch.from_numpy(index[np.sort(chosen)])
 
-    def descent(self, vector: Tensor, course: Course, lr: float) -> Downhill:
-        return Downhill(vector, course, lr)
+    def descent(self, vector: Tensor, course: Course, lr: float, moments: Tensor | None = None) -> Downhill:
+        return Downhill(vector, course, lr, moments)
+
+    def logits(self, x: Tensor) -> Tensor:
+        logits: Tensor = self._job.worker.net.eval()(x)
+        return logits
 
     def gradient_of(self, loss: Loss | None = None, at: Tensor | None = None, batch: Batch | None = None) -> Tensor:
         return self._job.gradient_of(self, loss, at, batch)
@@ -268,12 +280,15 @@ class ClientJob:
             )
             worker.net.train()
             watch = Patience(worker, course)
+            kept = None if course is None or course.statistics else worker.weights.statistics.clone()
             for step, batch in enumerate(self.batches(data, phase.epochs, course)):
                 self.step(batch, drive, step)
                 self.exchanged_steps += exchanged
                 if watch.enough(step + 1):
                     break
             watch.restore()
+            if kept is not None:
+                worker.weights.statistics.copy_(kept)
         worker.weights.train_only(worker.layout.trainable())  # so `gradient_of` outside of a phase is the whole one
 
     def batches(self, data: Data | Draw, epochs: int, course: Course | None) -> Iterator[LocalBatch]:

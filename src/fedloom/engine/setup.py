@@ -189,7 +189,7 @@ def prepare(
     if initial is not None:
         layout.read(initial, weights.storage)
     origin = given.load(weights, recipe.model) if given else None
-    task = replace(task, initial=weights.storage.cpu().clone())
+    task = replace(task, initial=weights.storage.cpu().clone(), dim=net.dim)
     experiment = Experiment(
         recipe=recipe,
         images=images,

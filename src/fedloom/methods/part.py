@@ -59,7 +59,8 @@ DOES = {  # how a refusal names what a part does
     "gradient": "finds clients' gradients in its own way",
     "served": "hands out other weights than the training state",
 }
-ON_EXCHANGED = ("gradient", "correct", "combine", "served")  # hooks that can do nothing where nothing is exchanged
+# hooks that can do nothing where nothing is exchanged
+ON_EXCHANGED = ("gradient", "correct", "combine", "served", "refine")
 
 
 class Part(BaseModel):

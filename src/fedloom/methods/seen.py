@@ -32,6 +32,7 @@ class Task:
     labelled: bool = False  # whether the public ones have labels
     cohort: int = 1  # clients that are asked in a round
     initial: Tensor = field(default_factory=lambda: torch.empty(0))  # the whole storage as drawn; empty while building
+    dim: int = 0  # width of the features that the head sees; 0 while building
 
 
 @dataclass(frozen=True)
@@ -68,6 +69,7 @@ class Course:
     momentum: float | None = None
     weight_decay: float | None = None
     falling: bool = False  # the rate falls to zero along a cosine
+    statistics: bool = True  # whether the running statistics of normalisers follow; else they stay as they were
     patience: int = 0
     check: int = 100
 
@@ -127,6 +129,10 @@ class Batch(Protocol):
     @property
     def index(self) -> Tensor: ...  # (B,) places of these images in the data that are worked through
 
+    def head(self, features: Tensor) -> Tensor:
+        """The head, as it is now, on features from elsewhere; gradients reach both."""
+        ...
+
     def objective(self) -> Tensor:
         """The method's own objective on this batch, without penalties: cross-entropy unless a part replaces it."""
         ...
@@ -166,6 +172,8 @@ class Client(Protocol):
     def round(self) -> int: ...
     @property
     def samples(self) -> int: ...
+    @property
+    def batch(self) -> int: ...  # samples in a whole batch
     @property
     def counts(self) -> Tensor: ...  # (C,) training samples of each class
     @property
@@ -219,12 +227,18 @@ class Client(Protocol):
         """
         ...
 
-    def descent(self, vector: Tensor, course: Course, lr: float) -> Descent:
-        """For a vector that belongs to the part; it is moved in place."""
+    def descent(self, vector: Tensor, course: Course, lr: float, moments: Tensor | None = None) -> Descent:
+        """For a vector of n numbers that belongs to the part; it is moved in place. `moments`, 2 n + 1 numbers that are
+        zero at first, hold what Adam remembers: a part that keeps them goes on in the next round where it stopped.
+        """
         ...
 
     @property
     def peers(self) -> Sequence[Peer]: ...  # in `refine`: the accepted uploads, in cohort order
+
+    def logits(self, x: Tensor) -> Tensor:
+        """Of the net as it is now, fixed, in the mode that evaluation uses; gradients reach x."""
+        ...
 
     def share(self, share: float) -> Tensor:
         """Indices of a share of all clients' training images, the same in every round."""

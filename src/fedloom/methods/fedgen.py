@@ -1,0 +1,134 @@
+"""FedGen (Zhu et al., ICML 2021): the server learns what features of a class look like, and clients train with them.
+
+A generator G(e, y) makes features out of noise and a label. After every round the server takes it downhill on
+
+    sum_i mean_y a_i(y) CE(h_i(G(e, y)), y)  +  diversity * exp(-mean_jk |e_j - e_k|^2 |G_j - G_k|)
+
+with the uploaded heads h_i, a_i(y) = n_i^y / sum_j n_j^y from the class counts that clients send, labels drawn evenly from
+those that the cohort holds, noise uniform on [0, 1). From the second round on a client's loss is
+
+    L + alpha_t (B_gen / B) CE(h(G(e', y')), y') + beta_t KL( softmax h(G(e, y)) || softmax h(f(x)) )
+
+with its own head h, y' drawn evenly from the labels that the server has heard of, y those of the batch, no gradient through
+the divergence's first side, alpha_t = max(alpha 0.98^(t-1), 1e-4), beta_t likewise. Where the head is frozen the first term
+has no gradient. A weight of 0 leaves its term out.
+
+Defaults are those of the authors' code: alpha = beta = 10 (beta 1 for EMNIST), B_gen 32, 50 steps of Adam with decay 1e-2 and
+a rate of 3e-4 (EMNIST: 1e-4) that falls by 0.98 a round, hidden 512 and noise 64 (its row for CIFAR; 256 and 32 for MNIST).
+One Adam lasts for the whole run, so the server remembers its moments. The generator's normaliser goes by the batch on the
+server and by its running statistics on clients, as in that code. What is generated are the features that the head takes.
+
+Departures: the paper prints the loss of the mean of the heads' logits, and labels in proportion to their counts; this is
+the code's form of both. Counts are those of a client's data, while the code counts the batches it saw. The code's rule to
+stop after 20 local epochs, and its adversarial term, whose weight is 0, are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Annotated
+
+import torch
+import torch.nn.functional as F
+from pydantic import Field
+from torch import Tensor
+
+from fedloom.methods.generator import Flat, class_shares, draw_labels, likeness
+from fedloom.methods.part import Count, NonNegative, Part, Positive
+from fedloom.methods.seen import Batch, Client, Course, Memory, Task
+from fedloom.nets.generators import FeatureGenerator
+
+DECAY, FLOOR = 0.98, 1e-4
+
+
+class FedGen(Part):
+    """A generator of features, trained on the server, regularises the clients."""
+
+    paper = "Zhu et al. 2021, FedGen"
+    alpha: NonNegative = 10.0
+    beta: NonNegative = 10.0
+    steps: Count = 50
+    batch: Annotated[int, Field(ge=2)] = 32
+    lr: Positive = 3e-4
+    weight_decay: NonNegative = 1e-2
+    diversity: NonNegative = 1.0
+    hidden: Count = 512
+    noise: Count = 64
+
+    def server_memory(self, w: Tensor, task: Task) -> Memory:
+        weights, statistics = self._generator(task).first(task.seed, "fedgen")
+        return {
+            "weights": weights,
+            "statistics": statistics,
+            "labels": torch.zeros(task.classes),  # 1 for those that clients have told of
+            "moments": torch.zeros(2 * len(weights) + 1),
+        }
+
+    def uploads(self, w: Tensor, task: Task) -> Memory:
+        return {"counts": torch.zeros(task.classes)}
+
+    def broadcast(self, memory: Mapping[str, Tensor]) -> Memory:
+        return {name: memory[name] for name in ("weights", "statistics", "labels")}
+
+    def penalty(self, batch: Batch) -> Tensor:
+        client, loss = batch.client, batch.logits.new_zeros(())
+        if client.round <= 1:  # the generator has learnt nothing yet
+            return loss
+        if self.alpha:
+            y = draw_labels(client.broadcast["labels"], self.batch, client.generator).to(batch.y.device)
+            ratio = self.batch / client.batch
+            loss = loss + fallen(self.alpha, client.round) * ratio * F.cross_entropy(
+                batch.head(self._made(batch, y)), y
+            )
+        if self.beta:
+            with torch.no_grad():
+                target = F.softmax(batch.head(self._made(batch, batch.y)), 1)
+            said = F.log_softmax(batch.logits, 1)
+            loss = loss + fallen(self.beta, client.round) * F.kl_div(said, target, reduction="batchmean")
+        return loss
+
+    def finish(self, client: Client) -> None:
+        client.upload["counts"] = client.counts.cpu()
+
+    def refine(self, client: Client) -> None:
+        generate, memory = self._generator(client.task), client.memory
+        weights, statistics, moments = (memory[name].clone() for name in ("weights", "statistics", "moments"))
+        shares, pooled = class_shares(client.peers)
+        held = (pooled > 0).float()
+        course = Course(self.steps, "adam", weight_decay=self.weight_decay)
+        descent = client.descent(weights, course, self.lr * DECAY ** (client.round - 1), moments)
+        for _ in range(self.steps):
+            y = draw_labels(held, self.batch, client.generator)
+            noise = torch.rand(self.batch, self.noise, generator=client.generator)
+
+            def loss(y: Tensor = y, noise: Tensor = noise) -> Tensor:
+                made = generate(weights, statistics, noise, y, learning=True)
+                total = self.diversity * likeness(noise, made)
+                for peer, share in zip(client.peers, shares, strict=True):
+                    total = total + (share[y] * F.cross_entropy(peer.head(made), y, reduction="none")).mean()
+                return total
+
+            descent.step(loss)
+        memory["weights"], memory["statistics"], memory["moments"] = weights, statistics, moments
+        memory["labels"] = torch.maximum(memory["labels"], held)
+
+    def _made(self, batch: Batch, y: Tensor) -> Tensor:
+        """Features for these labels, from the generator that was broadcast; no gradient reaches it."""
+        client = batch.client
+        noise = torch.rand(len(y), self.noise, generator=client.generator).to(y.device)
+        weights, statistics = (client.broadcast[name].to(y.device) for name in ("weights", "statistics"))
+        with torch.no_grad():
+            return self._generator(client.task)(weights, statistics, noise, y)
+
+    def _generator(self, task: Task) -> Flat:
+        return _flat(self.noise, task.classes, self.hidden, task.dim)
+
+
+def fallen(weight: float, round: int) -> float:
+    return max(weight * DECAY ** (round - 1), FLOOR)
+
+
+@lru_cache(maxsize=4)
+def _flat(noise: int, classes: int, hidden: int, dim: int) -> Flat:
+    return Flat(lambda: FeatureGenerator(noise, classes, hidden, dim))
