@@ -20,8 +20,16 @@ PAIRS = [
 ]
 # Two unequal clients and two rounds: the least in which controls, last models and numbers of steps make a difference.
 FIELDS: dict[str, Any] = {"split": "dirichlet:1", "clients": 2, "fraction": 1.0, "rounds": 2, "epochs": 1, "batch": 128}
-# Where the default would take long (fedrep, fnr) or change nothing in so little training (clipped).
-GIVEN = {"clipped": "clipped(largest=0.3)", "fedrep": "fedrep(head_epochs=2)", "fnr": "fnr(epochs=1)"}
+# Where the default would take long, or change nothing in so little training (clipped).
+GIVEN = {
+    "clipped": "clipped(largest=0.3)",
+    "feddf": "feddf(steps=2, lr=0.01)",
+    "fedftg": "fedftg(iterations=1, width=4, batch=8)",
+    "fedgen": "fedgen(steps=2, hidden=8, alpha=1, beta=1)",
+    "fedrep": "fedrep(head_epochs=2)",
+    "fnr": "fnr(epochs=1)",
+}
+NEEDS: dict[str, dict[str, Any]] = {"feddf": {"data": {"public": 0.1}}}  # images that belong to no client
 
 # Sums that are no different from one of the two: which one, and why that is as it should be.
 EQUAL = {
@@ -39,9 +47,14 @@ def sums(tmp_path_factory: pytest.TempPathFactory) -> Train:
     (folder / "normed.py").write_text(NORMED)
 
     @cache
-    def run(*names: str, bn: str = "running") -> Run:
+    def run(*names: str, bn: str = "running", like: tuple[str, ...] = ()) -> Run:
+        """`like`: on the data that these parts need as well."""
         text = " + ".join(GIVEN.get(name, name) for name in names)
-        return train(text, model=f"{folder}/normed.py:normed", out=str(folder / bn / text), bn=bn, **FIELDS)
+        more: dict[str, Any] = {"bn": bn}
+        for name in (*names, *like):
+            more.update(NEEDS.get(name, {}))
+        out = str(folder / bn / f"{text} {sorted(more)}")
+        return train(text, model=f"{folder}/normed.py:normed", out=out, **{**FIELDS, **more})
 
     return run
 
@@ -82,11 +95,13 @@ def test_a_pair_trains_or_is_refused_with_a_reason(one: str, other: str, sums: T
     assert all(line["train_loss"] is not None and line["lost"] == 0 for line in run.rounds)
     assert all(bool(tensor.isfinite().all()) for tensor in outcome(run).values())
     alike, why = EQUAL.get((one, other), ("", ""))
+    needy = tuple(name for name in (one, other) if name in NEEDS)
     for name in (one, other):
+        alone = sums(name, bn=bn, like=needy)
         if name == alike:
-            assert apart(run, sums(name, bn=bn)) < 1e-6, f"{text} is different from {name}, although {why}"
+            assert apart(run, alone) < 1e-6, f"{text} is different from {name}, although {why}"
         else:
-            assert apart(run, sums(name, bn=bn)) > 1e-6, f"{text} is no different from {name}"
+            assert apart(run, alone) > 1e-6, f"{text} is no different from {name}"
 
 
 def test_the_clients_take_different_numbers_of_steps(sums: Train) -> None:
