@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import reference
 import torch
 from reference import BODY
 from reference_heads import on_sphere, squares_on_sphere
+from reference_personal import held_images
 from tiny import BODY_BYTES, agree, distance, problem, traffic, train
 
 from fedloom import FedloomError
@@ -58,3 +60,34 @@ def test_too_few_dimensions_are_refused() -> None:
         FedloomError, match="method: sphere: 10 orthonormal class directions need features of at least 10"
     ):
         train("moon(projection=9) + sphere")
+
+
+# closed-form calibration
+
+
+def test_calibration_solves_the_ridge_regression_of_all_clients_images() -> None:
+    run = train("sphere(calibrate=true, ridge=0.01)", lr=0.5, rounds=2, lanes=2)
+    w, p = run.weights, problem(run)
+    x, y = (np.concatenate([own[i].numpy() for own in p.data]) for i in (0, 1))
+    assert len(y) == len(reference.training_images()[1])  # also of clients that no round met
+    f = np.maximum(x @ w["body.1.weight"].double().numpy().T + w["body.1.bias"].double().numpy(), 0)
+    z = f / np.linalg.norm(f, axis=1, keepdims=True)
+    gram, cross = z.T @ z, z.T @ np.eye(10)[y]
+    expected = np.linalg.solve(gram + 0.01 * np.trace(gram) / 64 * np.eye(64), cross).T
+    np.testing.assert_allclose(w["head.weight"].numpy(), expected, rtol=0, atol=1e-4)
+    right = (held_images()[0].numpy() @ w["body.1.weight"].double().numpy().T + w["body.1.bias"].double().numpy()).clip(
+        0
+    )
+    accuracy = float(((right @ expected.T).argmax(1) == held_images()[1].numpy()).mean())
+    assert run.summary["test_accuracy"] == pytest.approx(accuracy, abs=0.005)
+
+
+def test_before_the_end_it_changes_nothing_and_its_bytes_are_counted_once() -> None:
+    plain, run = train("sphere", rounds=2), train("sphere(calibrate=true)", rounds=2)
+    for name in BODY:
+        torch.testing.assert_close(run.weights[name], plain.weights[name], rtol=0, atol=0)
+    assert distance(run, ("head.weight",)) > 0.01
+    first, last = run.rounds
+    assert (first["bytes_down"], first["bytes_up"]) == (3 * BODY_BYTES, 3 * BODY_BYTES)
+    told = 5 * 4 * (64 * 64 + 64 * 10)
+    assert (last["bytes_down"], last["bytes_up"]) == (8 * BODY_BYTES, 3 * BODY_BYTES + told)

@@ -29,7 +29,8 @@ class ImageGenerator(nn.Module):
     convolution; twice as large again, two more. Tanh and a batch normalisation without parameters come last, so that
     images have, channel by channel, mean 0 and deviation 1 over the batch, as those that `data.normalize: set` makes.
 
-    Any image size will do: the last enlargement is to the size that is wanted.
+    Any image size will do: the last enlargement is to the size that is wanted. Convolutions before a normaliser have no
+    bias, which it would cancel.
     """
 
     def __init__(self, noise: int, classes: int, width: int, shape: Shape) -> None:
@@ -40,10 +41,10 @@ class ImageGenerator(nn.Module):
         self.from_noise, self.from_label = nn.Linear(noise, width * area), nn.Linear(classes, width * area)
         self.begin = nn.BatchNorm2d(2 * width)
         self.middle = nn.Sequential(
-            nn.Conv2d(2 * width, 2 * width, 3, padding=1), nn.BatchNorm2d(2 * width), nn.LeakyReLU(0.2)
+            nn.Conv2d(2 * width, 2 * width, 3, padding=1, bias=False), nn.BatchNorm2d(2 * width), nn.LeakyReLU(0.2)
         )
         self.end = nn.Sequential(
-            *(nn.Conv2d(2 * width, width, 3, padding=1), nn.BatchNorm2d(width), nn.LeakyReLU(0.2)),
+            *(nn.Conv2d(2 * width, width, 3, padding=1, bias=False), nn.BatchNorm2d(width), nn.LeakyReLU(0.2)),
             *(nn.Conv2d(width, channels, 3, padding=1), nn.Tanh(), nn.BatchNorm2d(channels, affine=False)),
         )
 
