@@ -17,7 +17,7 @@ import fedloom as fl
 from fedloom.methods import Client, Memory, Task
 from fedloom.methods.method import _PARTS
 
-FIELDS = {"clients": 4, "fraction": 0.5, "rounds": 4, "lanes": 2, "method": "waits", "checkpoint_seconds": 1000}
+FIELDS = {"clients": 5, "fraction": 0.4, "rounds": 4, "lanes": 2, "method": "waits", "checkpoint_seconds": 1000}
 STOP = 3  # the round in whose training the server waits
 
 
