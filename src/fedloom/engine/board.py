@@ -19,7 +19,7 @@ from fedloom.engine.setup import Experiment
 class Board:
     def __init__(self, experiment: Experiment, rows: int) -> None:
         self.down_row = shared(experiment.messages.down.nbytes)
-        self.down = experiment.messages.down.views(self.down_row)
+        self.down = {**experiment.messages.down.views(self.down_row), "round": shared(8).view(torch.int64)[0]}
         self._up, self._memory = experiment.messages.up, experiment.messages.memory
         self.up_rows = shared(rows * experiment.messages.up.nbytes).view(rows, experiment.messages.up.nbytes)
         self.memory_rows = shared(rows * experiment.messages.memory.nbytes).view(

@@ -372,7 +372,7 @@ class ClientJob:
         loss = self.objective(batch)
         for part in worker.penalties:
             batch.client = self.scopes[part.name]
-            term, share = part.penalty(batch), part.mix
+            term, share = part.penalty(batch), getattr(part, "mix", None)
             loss = loss + term if share is None else share * loss + (1 - share) * term
         if drive is None or drive.penalty is None or drive.by is None:
             return loss
@@ -442,6 +442,7 @@ class ClientJob:
         net, weights = self.worker.teacher(key)
         if key not in self._taught:
             weights.load(self.worker.start if key[1] == "global" else self.views.memory[".".join(key)])
+            self.worker.tell_round(net)
             self._taught.add(key)
         return net
 

@@ -21,6 +21,7 @@ from fedloom.engine.state import State
 from fedloom.errors import FedloomError
 from fedloom.keys import numpy_generator
 
+LINE = frozenset(["round", "cohort", "lr", "train_loss", "seconds", "bytes_down", "bytes_up", "lost", "lost_clients"])
 Progress = Callable[[int], None]  # called with the number of clients done in this round
 
 
@@ -61,10 +62,10 @@ class Federation:
         lost: dict[int, str] = {}
         uploads = self._train(cohort, number, lost)
         down, up = len(cohort) * experiment.messages.download, len(cohort) * experiment.messages.up.payload
+        server = RoundServer(
+            state, uploads, lambda *asked: self._ask(server, lost, *asked), lambda part: self._survey(server, part)
+        )
         if uploads or self._always:
-            server = RoundServer(
-                state, uploads, lambda *asked: self._ask(server, lost, *asked), lambda part: self._survey(server, part)
-            )
             before = {name: tensor.clone() for name, tensor in state.tensors().items()}
             try:
                 self._combine(server)
@@ -73,6 +74,7 @@ class Federation:
                 raise
             down, up = down + server.down, up + server.up
             uploads = server.accepted
+        logged = self._log(server)
         for upload in uploads:
             self.memory.put(upload.client, self.board.memory_rows[upload.row], number)
         if experiment.pooled:  # where all data lie in one place, nothing travels
@@ -91,7 +93,7 @@ class Federation:
         }
         if lost:
             line["lost_clients"] = {str(client): reason for client, reason in lost.items()}
-        return line
+        return {**logged, **line}
 
     def _train(self, cohort: Sequence[int], number: int, lost: dict[int, str]) -> list[Upload]:
         jobs = []
@@ -220,6 +222,16 @@ class Federation:
                 self.board.memory_rows[row].copy_(self.memory.get(client))
 
         return prepare
+
+    def _log(self, server: RoundServer) -> dict[str, Any]:
+        """What parts have to say about this round."""
+        told: dict[str, Any] = {}
+        for part in self.experiment.method.hooked("log"):
+            for name, value in part.log(server.scope(part)).items():
+                if name in told or name in LINE:
+                    raise FedloomError(f"method: {part.name} logs {name!r}, which the line of a round has already")
+                told[name] = value
+        return told
 
     def _ask(
         self,

@@ -124,6 +124,12 @@ class ServerScope:
     def mean(self, vectors: Sequence[Tensor]) -> Tensor:
         return weighted_sum(vectors, self._server.shares)
 
+    def tensors(self) -> dict[str, Tensor]:
+        state = self._server.state
+        layout, storage = state.experiment.layout, state.whole(state.w)
+        shared = (entry for name, entry in layout.entries.items() if layout.regions.status[name] == "exchanged")
+        return {entry.name: entry.view(storage) for entry in shared}
+
     def ask(self, clients: Sequence[int], message: Mapping[str, Tensor]) -> None:
         self._server.asked(self._part.name, clients, message)
 

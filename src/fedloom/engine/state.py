@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import torch
 from torch import Tensor
 
 from fedloom.engine.arena import prefixed, scoped
@@ -26,8 +27,9 @@ class State:
         return Slots(scoped(self.memory, part), f"{part}: server memory")
 
     def broadcast(self) -> dict[str, Tensor]:
-        """All that is sent down at the start of a round."""
+        """All that is sent down at the start of a round, and which round these weights come from."""
         sent = {"w": self.w, "statistics": self.statistics, **prefixed(self.fixed, "fixed")}
+        sent["round"] = torch.tensor(self.round)
         for part in self.experiment.method.hooked("broadcast"):
             sent.update(prefixed(part.broadcast(scoped(self.memory, part.name)), part.name))
         return sent

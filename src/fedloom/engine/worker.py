@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedloom.engine.arena import scoped
 from fedloom.engine.batches import cut
@@ -20,7 +19,7 @@ from fedloom.engine.setup import Experiment
 from fedloom.keys import seeded
 from fedloom.methods.part import Part
 from fedloom.methods.seen import Phase, Slots
-from fedloom.nets import Net
+from fedloom.nets import Net, batch_normalisers, use_test_batch
 from fedloom.weights import Weights
 
 
@@ -35,9 +34,11 @@ class Worker:
         self.start = torch.empty_like(self.weights.storage)
         self.velocity = torch.zeros_like(self.weights.vector)
         self.initial = experiment.initial.to(self.device)
-        self.normalisers = [m for m in self.net.modules() if isinstance(m, _BatchNorm)]
+        self.normalisers = batch_normalisers(self.net)
+        self.round = 0  # that the net's weights belong to
         self.teachers: dict[tuple[str, str], tuple[Net, Weights]] = {}
         method = experiment.method
+        self.timed = method.hooked("at_round")
         self.objective, self.gradient = method.the("objective"), method.the("gradient")
         self.penalties, self.corrections = method.hooked("penalty"), method.hooked("correct")
         arranger = method.the("phases")
@@ -56,9 +57,20 @@ class Worker:
 
     # weights in and out
 
-    def receive(self, down: Mapping[str, Tensor], memory: Mapping[str, Tensor] | None) -> None:
-        """Broadcast fills the vector; the client's personal regions lie over it; the rest is as drawn."""
+    def tell_round(self, net: Net) -> None:
+        for part in self.timed:
+            part.at_round(net, self.round, self.experiment.task)
+
+    def receive(
+        self, down: Mapping[str, Tensor], memory: Mapping[str, Tensor] | None, round: int | None = None
+    ) -> None:
+        """Broadcast fills the vector; the client's personal regions lie over it; the rest is as drawn.
+
+        `round`: the one that begins; for tests and fine-tuning, where none does, the one that the weights come from.
+        """
         layout, weights = self.layout, self.weights
+        self.round = int(down["round"]) if round is None else round
+        self.tell_round(self.net)
         weights.load(self.initial)
         weights.vector[: layout.exchanged].copy_(down["w"])
         weights.statistics[: layout.shared_statistics].copy_(down["statistics"])
@@ -89,7 +101,7 @@ class Worker:
     def train(self, client: int, round: int, views: Views) -> dict[str, Any]:
         """The local part of a round."""
         began = time.perf_counter()
-        self.receive(views.down, views.memory)
+        self.receive(views.down, views.memory, round)
         job = ClientJob(self, client, round, views)
         with seeded(self.experiment.recipe.seed, "forward", round, client):
             job.run(self.phases)
@@ -100,9 +112,9 @@ class Worker:
 
     def act(self, client: int, round: int, views: Views, part: str, message: Mapping[str, Tensor]) -> dict[str, Any]:
         """A second act: the client goes on from the weights it uploaded."""
-        self.receive(views.down, views.memory)
+        self.receive(views.down, views.memory, round)
         job = ClientJob(self, client, round, views, purpose="act")
-        self.receive({**views.down, "w": views.up["w"], "statistics": views.up["statistics"]}, views.memory)
+        self.receive({**views.down, "w": views.up["w"], "statistics": views.up["statistics"]}, views.memory, round)
         chosen = self._part(part)
         with seeded(self.experiment.recipe.seed, "forward-act", round, client):
             chosen.act(job.scopes[part], scoped(message, part))
@@ -113,7 +125,7 @@ class Worker:
         self, round: int, views: Views, part: str, peers: Sequence[tuple[Mapping[str, Tensor], int, float]]
     ) -> dict[str, Any]:
         """The server's own training, from the weights that were just combined; its memory is the server's."""
-        self.receive(views.down, None)
+        self.receive(views.down, None, round)
         job = ClientJob(self, None, round, views, purpose=f"refine-{part}", peers=peers)
         chosen = self._part(part)
         with seeded(self.experiment.recipe.seed, f"forward-refine-{part}", round):
@@ -123,9 +135,10 @@ class Worker:
 
     def tell(self, client: int, round: int, views: Views, part: str, findings: Mapping[str, Tensor]) -> dict[str, Any]:
         """A client's side of a survey: nothing is trained."""
-        self.receive(views.down, views.memory)
+        self.receive(views.down, views.memory, round)
         job = ClientJob(self, client, round, views, purpose="tell")
-        self._part(part).tell(job.scopes[part], Slots(scoped(findings, part), f"{part}: findings"))
+        with seeded(self.experiment.recipe.seed, f"forward-tell-{part}", round, client):
+            self._part(part).tell(job.scopes[part], Slots(scoped(findings, part), f"{part}: findings"))
         return {}
 
     def _part(self, name: str) -> Part:
@@ -162,11 +175,12 @@ class Worker:
         x, y = (images.train_x, images.train_y) if validation else (images.test_x, images.test_y)
         self.net.eval()
         if borrowed and self.experiment.recipe.bn == "local":
-            for norm in self.normalisers:
-                norm.train()
+            use_test_batch(self.normalisers)
         hits = []
         size = self.experiment.recipe.eval_batch
-        with torch.no_grad(), self.autocast():
+        first = int(index[0]) if len(index) else 0  # layers that draw in evaluation: the same for any number of lanes
+        key = (self.experiment.recipe.seed, "test", self.round, int(validation), first, len(index))
+        with torch.no_grad(), self.autocast(), seeded(*key):
             for stretch in cut(len(index), size, alone=not self.normalisers):
                 chosen = index[stretch]
                 batch = self.experiment.pipeline(x[chosen], None).to(self.device)

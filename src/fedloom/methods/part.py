@@ -108,6 +108,10 @@ class Part(BaseModel):
     def check(self, plan: Plan) -> None:
         """Refuse a run that cannot be, by a FedloomError, before anything is written."""
 
+    def at_round(self, net: Net, round: int, task: Task) -> None:
+        """Tell the net which round it is: called whenever it takes weights, for training (the round that begins) as for
+        tests and fine-tuning (the last round that these weights were trained in; 0 before any)."""
+
     # memory: named tensors that the engine stores, checkpoints and ships; the values given here are the first ones
     def server_memory(self, w: Tensor, task: Task) -> Memory:
         return {}
@@ -139,12 +143,9 @@ class Part(BaseModel):
         return torch.nn.functional.cross_entropy(batch.logits, batch.y)
 
     def penalty(self, batch: Batch) -> Tensor:
+        """Added to the loss. If the part has a property `mix` that is a share b, not None, the loss becomes
+        b * (all so far) + (1 - b) * penalty."""
         return batch.logits.new_zeros(())
-
-    @property
-    def mix(self) -> float | None:
-        """None: the penalty is added. A share b: the loss becomes b * (all so far) + (1 - b) * penalty."""
-        return None
 
     def gradient(self, client: Client, batch: Batch) -> Tensor:
         return client.gradient_of(batch=batch)
@@ -186,6 +187,10 @@ class Part(BaseModel):
 
     def summary(self, plan: Plan) -> dict[str, Any]:
         """What a finished run has to tell beside its accuracies: goes into summary.json."""
+        return {}
+
+    def log(self, server: Server) -> Mapping[str, Any]:
+        """What to add to the round's line of rounds.jsonl, as plain numbers, texts, lists and dicts; after combining."""
         return {}
 
     # sums

@@ -283,6 +283,10 @@ class Server(Protocol):
         """Weighted by `shares`."""
         ...
 
+    def tensors(self) -> Mapping[str, Tensor]:
+        """What is shared of the present global model, weights and statistics, by name."""
+        ...
+
     def ask(self, clients: Sequence[int], message: Mapping[str, Tensor]) -> None:
         """A second act: run this part's `act` on some clients of the cohort; their uploads are replaced."""
         ...

@@ -1,23 +1,26 @@
 """Networks as body + head, found by name."""
 
-from fedloom.nets.batchnorm import BatchNormMode, set_batch_norm
+from fedloom.nets.batchnorm import BatchNormMode, BatchStatistics, batch_normalisers, set_batch_norm, use_test_batch
 from fedloom.nets.heads import CosineHead, FeatureNormHead, FixedHead, simplex_etf, weight_of
 from fedloom.nets.net import Net, build, list_models, region_of
 from fedloom.nets.registry import BodyHead, Shape, model
 
 __all__ = [
     "BatchNormMode",
+    "BatchStatistics",
     "BodyHead",
     "CosineHead",
     "FeatureNormHead",
     "FixedHead",
     "Net",
     "Shape",
+    "batch_normalisers",
     "build",
     "list_models",
     "model",
     "region_of",
     "set_batch_norm",
     "simplex_etf",
+    "use_test_batch",
     "weight_of",
 ]

@@ -2,20 +2,77 @@
 
 running and local keep running averages (the server's or each client's own); batch keeps none, so that a test batch is
 normalised by itself, as in FedBABU's, FedFN's and FedDr+'s code.
+
+It holds for torch's batch normalisation and all that derives from it, and for every module that derives from
+`BatchStatistics`: a normaliser that uses statistics over the batch beside others.
 """
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from typing import ClassVar, Literal, Self, get_args
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
 
 from fedloom.errors import FedloomError
 
 BatchNormMode = Literal["running", "batch", "local"]
+
+
+class BatchStatistics(nn.Module):
+    """A normaliser with scale, shift, and means and variances over the batch, as torch's batch normalisation has them.
+
+    In training they are the batch's, and the running averages move by `momentum` (the variance's unbiased); in
+    evaluation they are the running ones, or the batch's where there are none.
+    """
+
+    normaliser: ClassVar[bool] = True
+    running_mean: Tensor | None
+    running_var: Tensor | None
+
+    def __init__(self, channels: int, eps: float = 1e-5, momentum: float = 0.1) -> None:
+        super().__init__()
+        self.num_features, self.eps, self.momentum = channels, eps, momentum
+        self.weight = nn.Parameter(torch.ones(channels))
+        self.bias = nn.Parameter(torch.zeros(channels))
+        self.register_buffer("running_mean", torch.zeros(channels))
+        self.register_buffer("running_var", torch.ones(channels))
+        self.track_running_stats = True
+        self.by_batch = False  # evaluation with the statistics of the test batch; until the mode is next set
+
+    def train(self, mode: bool = True) -> Self:
+        self.by_batch = False
+        return super().train(mode)
+
+    def batch_moments(self, mean: Tensor, var: Tensor, pixels: int) -> tuple[Tensor, Tensor]:
+        """(C,) each, from the mean and biased variance over the pixels of each map, (B, C) each."""
+        if self.running_mean is not None and self.running_var is not None and not (self.training or self.by_batch):
+            return self.running_mean, self.running_var
+        spread, centre = torch.var_mean(mean, 0, correction=0)
+        whole = var.mean(0) + spread  # the law of total variance: no difference of large numbers
+        if self.training and self.running_mean is not None and self.running_var is not None:
+            count = len(mean) * pixels
+            with torch.no_grad():
+                self.running_mean.lerp_(centre.to(self.running_mean), self.momentum)
+                unbiased = whole * (count / max(count - 1, 1))
+                self.running_var.lerp_(unbiased.to(self.running_var), self.momentum)
+        return centre, whole
+
+
+def batch_normalisers(net: nn.Module) -> list[nn.Module]:
+    """The modules that normalise by statistics of the batch."""
+    return [module for module in net.modules() if isinstance(module, (_BatchNorm, BatchStatistics))]
+
+
+def use_test_batch(norms: list[nn.Module]) -> None:
+    """Let batch normalisers of a net in evaluation mode use the statistics of each test batch instead of their own."""
+    for norm in norms:
+        if isinstance(norm, BatchStatistics):
+            norm.by_batch = True
+        else:
+            norm.train()
 
 
 def set_batch_norm(net: nn.Module, bn: BatchNormMode) -> None:
@@ -26,7 +83,7 @@ def set_batch_norm(net: nn.Module, bn: BatchNormMode) -> None:
     if bn not in get_args(BatchNormMode):
         raise FedloomError(f"bn is {bn!r}; it can be {', '.join(get_args(BatchNormMode))}")
     for name, norm in net.named_modules():
-        if isinstance(norm, _BatchNorm):
+        if isinstance(norm, (_BatchNorm, BatchStatistics)):
             norm.track_running_stats = bn != "batch"
             if bn == "batch":
                 norm.running_mean = norm.running_var = None

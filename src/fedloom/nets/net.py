@@ -39,7 +39,7 @@ def region_of(net: Net) -> dict[str, str]:
     under the first, as in named_parameters().
     """
     named = net.named_modules(remove_duplicate=False)
-    norms = tuple(f"{name}." for name, module in named if _is_normaliser(module))
+    norms = tuple(f"{name}." for name, module in named if is_normaliser(module))
     regions: dict[str, str] = {}
     seen: set[int] = set()
     for name, value in net.state_dict(keep_vars=True).items():
@@ -49,7 +49,7 @@ def region_of(net: Net) -> dict[str, str]:
     return regions
 
 
-def _is_normaliser(module: nn.Module) -> bool:
+def is_normaliser(module: nn.Module) -> bool:
     return isinstance(module, _NORMALISERS) or getattr(type(module), "normaliser", False) is True
 
 

@@ -1,0 +1,111 @@
+"""Another feature normaliser in place of the net's own; where it has none, one behind every convolution.
+
+    y = gamma (x - mu) / sigma + beta, mu and sigma over
+      bn   batch and pixels of each channel, running averages in evaluation   (Ioffe & Szegedy 2015)
+      gn   pixels and channels of each of `groups` groups, per image          (Wu & He 2018)
+      ln   pixels and all channels, per image: gn with one group              (Ba et al. 2016)
+      in   pixels of each channel, per image                                  (Ulyanov et al. 2016)
+      rbn  bn, calibrated before and after by each map's own mean             (Gao et al. 2021)
+      sn   a learnt mixture of in, ln and bn                                  (Luo et al. 2019)
+      frn  pixels of each channel, per image: x / sqrt(mean x^2), then max(y, threshold)  (Singh & Krishnan 2020)
+      none the normalisers are taken out
+
+Defaults: group normalisation with 2 groups, as FedDyn, FedDC and FedNN use; eps 1e-5 and momentum 0.1 as torch has them, eps
+1e-6 for frn. A normaliser that is inserted stands between the convolution and what follows it, as in FedNN's LeNet.
+
+Departures. Scale and shift are one per channel for every kind, also for ln. The threshold of frn stands where a ReLU
+stood that follows the normaliser, itself or after max-pooling (the two commute); where something else follows, such as
+the sum of a residual block, there is none. Variances are biased, those of running averages unbiased, as torch's; the
+published code of sn takes unbiased ones and lets running variances start at 0, here they start at 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
+
+from torch import nn
+
+from fedloom.errors import FedloomError
+from fedloom.methods.part import Count, Part
+from fedloom.methods.seen import Server, Task
+from fedloom.nets import Net
+from fedloom.nets.norms import FilterResponseNorm, RepresentativeBatchNorm, SwitchableNorm, ThresholdedUnit
+from fedloom.nets.surgery import Place, exchange, fill, places
+
+Kind = Literal["bn", "gn", "ln", "in", "frn", "rbn", "sn", "none"]
+_BATCH = {2: nn.BatchNorm1d, 3: nn.BatchNorm1d, 4: nn.BatchNorm2d, 5: nn.BatchNorm3d}
+_INSTANCE = {3: nn.InstanceNorm1d, 4: nn.InstanceNorm2d, 5: nn.InstanceNorm3d}
+
+
+class Norm(Part):
+    """Another feature normaliser: bn, gn, ln, in, frn, rbn, sn or none."""
+
+    paper = "Kang et al. 2024, FedNN (comparison)"
+    replaces: ClassVar[frozenset[str]] = frozenset({"norm"})
+    kind: Kind = "gn"
+    groups: Count = 2  # of gn
+    threshold: bool = True  # of frn
+
+    def build(self, net: Net, task: Task) -> Net:
+        found = places(net, task.shape)
+        for place in found:
+            if self.kind != "none":
+                fill(net, place, self._make(place))
+            elif not isinstance(place.module, nn.modules.conv._ConvNd):
+                exchange(net, place.module, nn.Identity())
+        if self.kind == "frn" and self.threshold:
+            self._replace_relus(net, found)
+        return net
+
+    def _make(self, place: Place) -> nn.Module:
+        channels, axes = place.channels, len(place.shape)
+        if self.kind in ("in", "frn", "rbn", "sn") and axes == 2:
+            raise FedloomError(
+                f"{place.name} normalises vectors, and {self.kind} needs maps; choose bn, gn or ln, or another model"
+            )
+        if self.kind == "in" and place.pixels == 1:
+            raise FedloomError(
+                f"{place.name} sees maps of one pixel, of which in leaves nothing; choose another kind, or larger images"
+            )
+        match self.kind:
+            case "bn":
+                return _BATCH[axes](channels)
+            case "in":
+                return _INSTANCE[axes](channels, affine=True)
+            case "frn":
+                return FilterResponseNorm(channels, learn_eps=place.pixels == 1)
+            case "rbn":
+                return RepresentativeBatchNorm(channels)
+            case "sn":
+                return SwitchableNorm(channels)
+        return nn.GroupNorm(fitting(self.groups, place) if self.kind == "gn" else 1, channels)
+
+    def _replace_relus(self, net: Net, found: list[Place]) -> None:
+        thresholds = [place for place in found if place.relu is not None]
+        if not thresholds:
+            raise FedloomError(
+                "the threshold of frn takes the place of a ReLU, and no nn.ReLU of its own follows a normaliser of this "
+                "net; say threshold=false"
+            )
+        for place in thresholds:
+            assert place.relu is not None
+            exchange(net, place.relu, ThresholdedUnit(place.channels))
+
+    def log(self, server: Server) -> Mapping[str, Any]:
+        """Shares of (in, ln, bn) in the means and in the variances of every layer, where sn has them."""
+        told: dict[str, dict[str, list[float]]] = {}
+        for name, value in server.tensors().items() if self.kind == "sn" else ():
+            layer, _, leaf = name.rpartition(".")
+            if leaf in ("mean_selector", "var_selector"):
+                shares = [round(share, 6) for share in value.softmax(0).tolist()]
+                told.setdefault(layer, {})[leaf.removesuffix("_selector")] = shares
+        return {"selectors": told} if told else {}
+
+
+def fitting(groups: int, place: Place) -> int:
+    if place.channels % groups:
+        raise FedloomError(
+            f"groups={groups} does not divide the {place.channels} channels at {place.name}; choose a number that does"
+        )
+    return groups
