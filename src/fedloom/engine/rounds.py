@@ -21,7 +21,10 @@ from fedloom.engine.state import State
 from fedloom.errors import FedloomError
 from fedloom.keys import numpy_generator
 
-LINE = frozenset(["round", "cohort", "lr", "train_loss", "seconds", "bytes_down", "bytes_up", "lost", "lost_clients"])
+ACCURACIES = ("test_accuracy", "validation_accuracy", "client_accuracy", "personal_accuracy", "evaluation_seconds")
+LINE = frozenset(
+    ("round", "cohort", "lr", "train_loss", "seconds", "bytes_down", "bytes_up", "lost", "lost_clients", *ACCURACIES)
+)
 Progress = Callable[[int], None]  # called with the number of clients done in this round
 
 
@@ -93,7 +96,7 @@ class Federation:
         }
         if lost:
             line["lost_clients"] = {str(client): reason for client, reason in lost.items()}
-        return {**logged, **line}
+        return {**line, **logged}
 
     def _train(self, cohort: Sequence[int], number: int, lost: dict[int, str]) -> list[Upload]:
         jobs = []
