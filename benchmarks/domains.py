@@ -4,11 +4,11 @@
     python benchmarks/domains.py --rows fednn --seeds 3           # only rows whose method contains `fednn`
     python benchmarks/domains.py --print                          # the table of what is finished, nothing is run
 
-LeNet, 371 training images a client, 5 local epochs, batch 50, SGD 0.1 * 0.998^round without momentum, weight decay 1e-3, gradients
-clipped at 10, 2 of 5 clients a round, all test images of all domains together: the setting of FedNN's Tables 1, 2 and
-4, column Digit, except for the rounds (the paper: 200), the domains' images (ours are the file's) and cohorts of
-exactly two (the published code draws each client with probability 0.4). Finished runs are kept, interrupted ones
-carried on: the same command may be given again. Prints a Markdown table beside the published numbers.
+LeNet, 371 training images a client, 5 local epochs, batch 50, SGD 0.1 * 0.998^round without momentum, weight decay
+1e-3, gradients clipped at 10, 2 of 5 clients a round, all test images of all domains together: the setting of FedNN's
+Tables 1, 2, 4 and 11, column Digit, except for the rounds (the paper: 200), the domains' images (ours are the file's)
+and cohorts of exactly two (the published code draws each client with probability 0.4). Finished runs are kept,
+interrupted ones carried on: the same command may be given again. Prints a Markdown table beside the published numbers.
 """
 
 from __future__ import annotations
