@@ -50,6 +50,6 @@ def test_lanes_and_kills_change_no_bit_of_weights_tests_and_logs() -> None:
 
 def test_fine_tuning_is_the_same_on_any_lanes() -> None:
     Path("maps.py").write_text(MAPS)
-    run = fl.run({**FIELDS, "rounds": 2}, lanes=2, out="run")
-    first, second = (fl.personalize(run.path, epochs=1, lr=0.05) for _ in range(2))
+    runs = [fl.run({**FIELDS, "rounds": 2}, lanes=lanes, out=f"lanes-{lanes}") for lanes in (1, 2)]
+    first, second = (fl.personalize(run.path, epochs=1, lr=0.05) for run in runs)
     assert first.accuracy == second.accuracy
