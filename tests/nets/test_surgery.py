@@ -125,11 +125,11 @@ def test_kinds_that_need_maps_are_refused_for_vectors(kind: str) -> None:
         rebuilt(odd(), f"norm(kind={kind})", (1, 8, 8))
 
 
-def test_a_shared_relu_is_not_taken_for_a_threshold() -> None:
+def test_a_relu_that_others_use_too_stays() -> None:
     body = Odd()
     body.fc_bn = nn.Identity()  # type: ignore[assignment]
-    with pytest.raises(FedloomError, match=r"no nn.ReLU of its own follows a normaliser.*threshold=false"):
-        rebuilt(Net(body, nn.Linear(12, 10), 12, 10), "norm(kind=frn)", (1, 8, 8))
+    net = rebuilt(Net(body, nn.Linear(12, 10), 12, 10), "norm(kind=frn)", (1, 8, 8))
+    assert (kinds(net)[FilterResponseNorm], kinds(net)[ThresholdedUnit], kinds(net)[nn.ReLU]) == (3, 0, 1)
 
 
 def test_a_normaliser_with_two_names_is_replaced_under_both() -> None:

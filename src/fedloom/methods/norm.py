@@ -15,8 +15,9 @@ Defaults: group normalisation with 2 groups, as FedDyn, FedDC and FedNN use; eps
 
 Departures. Scale and shift are one per channel for every kind, also for ln. The threshold of frn stands where a ReLU
 stood that follows the normaliser, itself or after max-pooling (the two commute); where something else follows, such as
-the sum of a residual block, there is none. Variances are biased, those of running averages unbiased, as torch's; the
-published code of sn takes unbiased ones and lets running variances start at 0, here they start at 1.
+the sum of a residual block or a ReLU that is no module of its own, there is none, and what follows stays as it is.
+Variances are biased, those of running averages unbiased, as torch's; the published code of sn takes unbiased ones and
+lets running variances start at 0, here they start at 1.
 """
 
 from __future__ import annotations
@@ -48,14 +49,13 @@ class Norm(Part):
     threshold: bool = True  # of frn
 
     def build(self, net: Net, task: Task) -> Net:
-        found = places(net, task.shape)
-        for place in found:
+        for place in places(net, task.shape):
             if self.kind != "none":
                 fill(net, place, self._make(place))
             elif not isinstance(place.module, nn.modules.conv._ConvNd):
                 exchange(net, place.module, nn.Identity())
-        if self.kind == "frn" and self.threshold:
-            self._replace_relus(net, found)
+            if self.kind == "frn" and self.threshold and place.relu is not None:
+                exchange(net, place.relu, ThresholdedUnit(place.channels))
         return net
 
     def _make(self, place: Place) -> nn.Module:
@@ -80,17 +80,6 @@ class Norm(Part):
             case "sn":
                 return SwitchableNorm(channels)
         return nn.GroupNorm(fitting(self.groups, place) if self.kind == "gn" else 1, channels)
-
-    def _replace_relus(self, net: Net, found: list[Place]) -> None:
-        thresholds = [place for place in found if place.relu is not None]
-        if not thresholds:
-            raise FedloomError(
-                "the threshold of frn takes the place of a ReLU, and no nn.ReLU of its own follows a normaliser of this "
-                "net; say threshold=false"
-            )
-        for place in thresholds:
-            assert place.relu is not None
-            exchange(net, place.relu, ThresholdedUnit(place.channels))
 
     def log(self, server: Server) -> Mapping[str, Any]:
         """Shares of (in, ln, bn) in the means and in the variances of every layer, where sn has them."""
