@@ -22,7 +22,14 @@ from fedloom.methods import list_methods
 from fedloom.nets import list_models
 from fedloom.recipe import assign, read_recipe
 from fedloom.report.progress import Bar
-from fedloom.report.table import comparison_legend, comparison_table, listing, personal_table, summary_table
+from fedloom.report.table import (
+    comparison_legend,
+    comparison_table,
+    domain_table,
+    listing,
+    personal_table,
+    summary_table,
+)
 
 app = typer.Typer(
     help="Federated learning for clients whose data disagree: a method is a sum of parts.",
@@ -38,7 +45,7 @@ err = Console(stderr=True)
 
 FLAGS = {
     "data": "digits | NAME in $FEDLOOM_DATA | PATH.npz | hf:owner/name | folder:PATH",
-    "split": "iid | shards:S | dirichlet:A",
+    "split": 'who holds and sees what, as "dirichlet:0.5+noise:0.1" (fedloom list splits)',
     "clients": "how many clients there are",
     "model": "a net's name (fedloom list models) | package.module:function",
     "method": 'a sum of parts, as "scaffold + fn" (fedloom list methods)',
@@ -139,6 +146,8 @@ def run(
             done = api.run(_fields(recipe, flags), watcher=bar)
     if not quiet:
         out.print(summary_table(done.summary))
+        if table := domain_table(done.summary):
+            out.print(table)
         out.print(f"run folder: {done.path}", highlight=False, soft_wrap=True)
 
 

@@ -190,6 +190,7 @@ def _finish(fed: Federation, folder: RunFolder) -> None:
         "test_accuracy": lines[-1]["test_accuracy"],
         "client_accuracy": spread(each["accuracy"]),
     }
+    summary |= {name: lines[-1][name] for name in ("clean_test_accuracy", "domain_accuracy") if name in lines[-1]}
     if is_personal(fed):
         summary["personal_accuracy"] = spread(each["personal_accuracy"])
     if len(experiment.validation):

@@ -32,7 +32,10 @@ class Board:
         self.server = self._server.views(self.server_row)
         self.refined_row = shared(experiment.messages.up.nbytes)
         self.finding_rows = shared(rows * self._findings.nbytes).view(rows, self._findings.nbytes)
-        self.hits = shared(len(experiment.images.test_y) + len(experiment.validation)).view(torch.bool)
+        tested = len(experiment.images.test_y)
+        changed = any(holding.changes for holding in experiment.holdings)
+        sizes = {"test": tested, "validation": len(experiment.validation), "clean": tested if changed else 0}
+        self.hits_of = {name: shared(size).view(torch.bool) for name, size in sizes.items()}  # by image, in order
 
     def up(self, row: int) -> dict[str, Tensor]:
         return self._up.views(self.up_rows[row])

@@ -2,7 +2,8 @@
 
     recipe.yaml  initial.safetensors  partition.npz  rounds.jsonl  clients.jsonl  checkpoints/  final.safetensors  summary.json
 
-It appears complete in one move, so a folder that exists can be resumed, whenever its run was ended.
+A split that changes in round 30 has partition-30.npz beside. The folder appears complete in one move, so one that exists
+can be resumed, whenever its run was ended.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from fedloom.data import Partition, load
+from fedloom.data import ImageSet, Partition, load
 from fedloom.engine.files import read_tensors, sweep, write, write_tensors
 from fedloom.engine.setup import Experiment, about, prepare
 from fedloom.errors import FedloomError
@@ -62,8 +63,16 @@ class RunFolder:
             images = load(stored.data.name, stored.data.resize)
         if told.get("data") != images.digest:
             raise FedloomError(f"data: {stored.data.name} is no longer what {self.path} was trained on")
-        experiment = prepare(stored, Partition.load(self.partition, images), initial)
+        experiment = prepare(stored, self._partitions(images), initial)
         return replace(experiment, origin=json.loads(told["origin"])) if "origin" in told else experiment
+
+    def _partitions(self, images: ImageSet) -> list[Partition]:
+        """One a stage of the split."""
+        later = sorted(int(path.stem.removeprefix("partition-")) for path in self.path.glob("partition-*.npz"))
+        return [Partition.load(path, images) for path in (self.partition, *map(self.later_partition, later))]
+
+    def later_partition(self, begin: int) -> Path:
+        return self.path / f"partition-{begin}.npz"
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -105,7 +114,9 @@ def create(experiment: Experiment, path: Path) -> RunFolder:
         folder = RunFolder(made)
         folder.client_memory.mkdir(parents=True)
         write(folder.recipe_yaml, experiment.recipe.to_yaml())
-        experiment.partition.save(folder.partition)
+        for holding in experiment.holdings:
+            path_of = folder.partition if holding.begin == 1 else folder.later_partition(holding.begin)
+            holding.partition.save(path_of)
         metadata = {"recipe": experiment.recipe.digest(), "data": experiment.images.digest}
         if experiment.origin:
             metadata["origin"] = json.dumps(experiment.origin)

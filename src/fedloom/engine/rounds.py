@@ -101,7 +101,7 @@ class Federation:
     def _train(self, cohort: Sequence[int], number: int, lost: dict[int, str]) -> list[Upload]:
         jobs = []
         for row, client in enumerate(cohort):
-            samples = len(self.experiment.training(client))
+            samples = len(self.experiment.training(client, number))
             arguments = {"client": client, "round": number, "row": row}
             jobs.append(Job("train", arguments, samples, self._remember(client, row)))
         done = 0
@@ -142,7 +142,7 @@ class Federation:
         if reason:
             lost[client] = reason
             return None
-        samples = len(self.experiment.training(client))
+        samples = len(self.experiment.training(client, self.state.round + 1))
         return Upload(client, row, samples, int(report["steps"]), float(report["loss"]), tensors)
 
     def _combine(self, server: RoundServer) -> None:
@@ -207,7 +207,7 @@ class Federation:
             jobs = []
             for row, client in enumerate(some):
                 arguments = {"client": client, "round": self.state.round + 1, "row": row, "part": part}
-                size = len(self.experiment.partition.train(client))
+                size = len(self.experiment.at(self.state.round + 1).partition.train(client))
                 jobs.append(Job("tell", arguments, size, self._recall(client, row)))
             for row, report in enumerate(self.lanes.run(jobs)):
                 told = scoped(self.board.findings(row), part)

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedloom.data import Pictures
 from fedloom.engine.arena import scoped
 from fedloom.engine.batches import cut
 from fedloom.engine.local import ClientJob, Views
@@ -153,38 +154,36 @@ class Worker:
             for name in self.layout.regions.select(*regions)
             if name not in self.layout.regions.statistics and name not in self.layout.regions.constant
         ]
-        index = torch.from_numpy(self.experiment.partition.test(client))
-        correct = [int(self.correct(index).sum())]
+        own = job.holding.test(client)
+        correct = [int(self.correct(own).sum())]
         with seeded(self.experiment.recipe.seed, "forward-tune", client):
             for part in self.experiment.method.hooked("personalise"):
                 part.personalise(job.scopes[part.name])
             for _ in range(epochs):
                 job.run([Phase(1)], lr=lr, names=names, plain=True)
-                correct.append(int(self.correct(index).sum()))
-        return {"correct": correct, "total": len(index)}
+                correct.append(int(self.correct(own).sum()))
+        return {"correct": correct, "total": len(own)}
 
-    def test_client(self, client: int, views: Views, personal: bool) -> dict[str, Any]:
-        """The client's own test images, under the global weights or under its own."""
+    def test_client(self, client: int, round: int, views: Views, personal: bool) -> dict[str, Any]:
+        """The client's own test images after a round, under the global weights or under its own."""
         self.receive(views.down, views.memory if personal else None)
-        index = torch.from_numpy(self.experiment.partition.test(client))
-        return {"correct": int(self.correct(index, borrowed=not personal).sum()), "total": len(index)}
+        own = self.experiment.at(round).test(client)
+        return {"correct": int(self.correct(own, borrowed=not personal).sum()), "total": len(own)}
 
-    def correct(self, index: Tensor, borrowed: bool = False, validation: bool = False) -> Tensor:
-        """Which of these test images the net now gets right. `borrowed`: it has no statistics of its own."""
-        images = self.experiment.images
-        x, y = (images.train_x, images.train_y) if validation else (images.test_x, images.test_y)
+    def correct(self, pictures: Pictures, borrowed: bool = False) -> Tensor:
+        """Which of these images the net now gets right. `borrowed`: it has no statistics of its own."""
         self.net.eval()
         if borrowed and self.experiment.recipe.bn == "local":
             use_test_batch(self.normalisers)
         hits = []
         size = self.experiment.recipe.eval_batch
-        first = int(index[0]) if len(index) else 0  # layers that draw in evaluation: the same for any number of lanes
-        key = (self.experiment.recipe.seed, "test", self.round, int(validation), first, len(index))
+        first = int(pictures.rows[0]) if len(pictures) else 0  # layers that draw in evaluation: the same for any lanes
+        validation = int(pictures.x is self.experiment.images.train_x)
+        key = (self.experiment.recipe.seed, "test", self.round, validation, first, len(pictures))
         with torch.no_grad(), self.autocast(), seeded(*key):
-            for stretch in cut(len(index), size, alone=not self.normalisers):
-                chosen = index[stretch]
-                batch = self.experiment.pipeline(x[chosen], None).to(self.device)
-                hits.append(self.net(batch).argmax(1).cpu() == y[chosen])
+            for stretch in cut(len(pictures), size, alone=not self.normalisers):
+                batch = self.experiment.pipeline(pictures.x[pictures.rows[stretch]], None).to(self.device)
+                hits.append(self.net(batch).argmax(1).cpu() == pictures.y[stretch])
         return torch.cat(hits) if hits else torch.empty(0, dtype=torch.bool)
 
 
