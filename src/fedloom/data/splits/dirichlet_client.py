@@ -21,6 +21,7 @@ from typing import ClassVar
 import numpy as np
 
 from fedloom.data.splits.draws import SMALLEST, matching_tests, places, proportions, settle
+from fedloom.data.splits.iid import even
 from fedloom.data.splits.partition import Index, Partition, by_owner
 from fedloom.data.splits.scheme import Owner, Request, register
 from fedloom.errors import FedloomError
@@ -53,7 +54,7 @@ class DirichletClient(Owner):
         if self.deviation:
             sizes = settle(self, request, self.name, 2000, lambda draw: self._sizes(draw, request))
         else:
-            sizes = proportions(np.ones(request.clients), len(request.pool))
+            sizes = np.diff(even(len(request.pool), request.clients))
         alpha = np.full(request.classes, self.concentration)
         prior = request.generator(self.name, "priors").dirichlet(alpha, request.clients)
         generator = request.generator(self.name, "draws")

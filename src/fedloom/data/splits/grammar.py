@@ -16,6 +16,8 @@ from difflib import get_close_matches
 from itertools import pairwise
 from typing import Any
 
+from fedloom.data.splits.dirichlet import Dirichlet
+from fedloom.data.splits.dirichlet_client import DirichletClient
 from fedloom.data.splits.domains import Domains, Inside
 from fedloom.data.splits.iid import Iid
 from fedloom.data.splits.quantity import Quantity
@@ -27,7 +29,7 @@ from fedloom.errors import FedloomError
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 STAGE = re.compile(r"\s*(\d+)\s*:\s*(?=\D|$)")  # a round, a colon, a sum
 SAME = "same"
-INNER = ("iid", "shards", "dirichlet", "dirichlet-client", "quantity")  # what clients of one domain may divide it by
+INNER = (Iid, Shards, Dirichlet, DirichletClient, Quantity, Uneven)  # what clients of one domain may divide it by
 
 
 @dataclass(frozen=True)
@@ -93,23 +95,19 @@ def _owner(spec: str, owners: list[Owner], begin: int) -> Owner | None:
     if not owners:
         return Iid() if begin == 1 else None
     rest = sorted((owner for owner in owners if not isinstance(owner, Domains)), key=lambda owner: owner.name)
-    if len(owners) - len(rest) > 1:
+    domains = len(owners) - len(rest)
+    if domains > 1:
         raise FedloomError(f"split {spec!r}: domains comes twice; keep one")
     if len(rest) == 2 and isinstance(rest[0], Quantity) and isinstance(rest[1], Shards):
         rest = [Uneven(rest[1].shards, rest[0].concentration)]
     elif len(rest) == 2 and isinstance(rest[0], Iid) and isinstance(rest[1], Quantity):
-        rest = [rest[1]]  # a random division of uneven sizes
-    if len(rest) > 1:
-        raise FedloomError(f"split {spec!r}: {rest[0].name} and {rest[1].name} both decide who holds what; keep one")
-    if len(rest) == len(owners) or (not rest):
-        return rest[0] if rest else owners[0]
-    if rest[0].name not in INNER:
-        raise FedloomError(f"split {spec!r}: domains and {rest[0].name} both decide who holds what; keep one")
-    return owners[0] if isinstance(rest[0], Iid) and isinstance(owners[0], Domains) else _inside(rest[0])
-
-
-def _inside(inner: Owner) -> Owner:
-    return Domains() if isinstance(inner, Iid) else Inside(inner)
+        rest = rest[1:]  # a random division of uneven sizes
+    names = [owner.name for owner in rest] if len(rest) > 1 else ["domains", *(owner.name for owner in rest)]
+    if len(rest) > 1 or (domains and rest and not isinstance(rest[0], INNER)):
+        raise FedloomError(f"split {spec!r}: {names[0]} and {names[1]} both decide who holds what; keep one")
+    if not domains:
+        return rest[0]
+    return Inside(rest[0]) if rest and not isinstance(rest[0], Iid) else Domains()
 
 
 def _term(spec: str, term: str) -> Scheme:

@@ -21,11 +21,11 @@ class Iid(Owner):
     def deal(self, request: Request) -> Partition:
         return Partition(
             request.generator("iid", "train").permutation(request.pool),
-            _even(len(request.pool), request.clients),
+            even(len(request.pool), request.clients),
             request.generator("iid", "test").permutation(request.test_pool),
-            _even(len(request.test_pool), request.clients),
+            even(len(request.test_pool), request.clients),
         )
 
 
-def _even(count: int, clients: int) -> Index:
+def even(count: int, clients: int) -> Index:
     return offsets_of(count // clients + (np.arange(clients) < count % clients))
