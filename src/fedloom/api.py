@@ -12,7 +12,9 @@ from fedloom.errors import FedloomError
 from fedloom.measure.personal import Personal, Tuned, fine_tune, restore_finished, store
 from fedloom.methods import Method, Part
 from fedloom.recipe import Recipe, read_recipe, recipe
+from fedloom.report.split_picture import write_picture
 from fedloom.run import Run, Watcher, federation, resume, start
+from fedloom.splitting import Split, make_split, read_split
 
 
 def run(
@@ -44,6 +46,30 @@ def gather(given: Recipe | str | Path | Mapping[str, Any] | None, fields: Mappin
     if isinstance(fields.get("data"), str) and isinstance(found.get("data"), dict):
         fields = {**fields, "data": {**found["data"], "name": fields["data"]}}
     return {**found, **fields}
+
+
+def split(
+    given: Recipe | str | Path | Mapping[str, Any] | None = None,
+    *,
+    source: str | Path | None = None,
+    **fields: Any,
+) -> Split:
+    """The split that a run with these fields has: `split(data="digits", split="dirichlet:0.5", clients=20)`.
+
+    `source`: read it from a stored file or from the folder of a run instead.
+    """
+    found = gather(given, fields)
+    return make_split(found) if source is None else read_split(source, found)
+
+
+def draw_split(found: Split, path: str | Path) -> list[Path]:
+    """Clients by classes as a picture, .svg or .png; one a stage."""
+    path, written = Path(path), []
+    for holding in found.stages:
+        place = path if holding.begin == 1 else path.with_stem(f"{path.stem}-{holding.begin}")
+        write_picture(holding, f"{found.spec} on {found.data}", place)
+        written.append(place)
+    return written
 
 
 def personalize(

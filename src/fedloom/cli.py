@@ -22,6 +22,7 @@ from fedloom.methods import list_methods
 from fedloom.nets import list_models
 from fedloom.recipe import assign, read_recipe
 from fedloom.report.progress import Bar
+from fedloom.report.split_view import split_view
 from fedloom.report.table import (
     comparison_legend,
     comparison_table,
@@ -44,7 +45,7 @@ out = Console()
 err = Console(stderr=True)
 
 FLAGS = {
-    "data": "digits | NAME in $FEDLOOM_DATA | PATH.npz | hf:owner/name | folder:PATH",
+    "data": "digits | NAME (fedloom list data) | PATH.npz | hf:owner/name | folder:PATH",
     "split": 'who holds and sees what, as "dirichlet:0.5+noise:0.1" (fedloom list splits)',
     "clients": "how many clients there are",
     "model": "a net's name (fedloom list models) | package.module:function",
@@ -188,6 +189,32 @@ def personalize(
     out.print(f"per client: {path / 'personal'}", highlight=False, soft_wrap=True)
 
 
+@app.command()
+@recipe_flags
+def split(
+    recipe: Annotated[Path | None, Argument(help="a YAML file; flags go over it", show_default=False)] = None,
+    output: Annotated[
+        Path | None, Option("--output", "-o", help="store it here, for --split file:PATH.npz", show_default=False)
+    ] = None,
+    source: Annotated[
+        Path | None, Option("--from", help="read a stored split, or the folder of a run", show_default=False)
+    ] = None,
+    picture: Annotated[
+        Path | None, Option(help="draw clients by classes: PATH.svg or PATH.png", show_default=False)
+    ] = None,
+    quiet: Annotated[bool, Option("--quiet", "-q", help="print nothing but errors")] = False,
+    **flags: Any,
+) -> None:
+    """Make, read, store, measure and draw a split: who holds what, and how strongly clients disagree."""
+    found = api.split(_fields(recipe, flags), source=source)
+    if not quiet:
+        out.print(split_view(found))
+    written = [] if output is None else found.save(output)
+    written += [] if picture is None else api.draw_split(found, picture)
+    for path in written:
+        out.print(f"written: {path}", highlight=False, soft_wrap=True)
+
+
 @app.command(name="list")
 def list_(
     what: Annotated[str, Argument(help="methods | models | data | splits", show_default=False)],
@@ -210,9 +237,10 @@ def list_(
                 "parameters": "weights at 32x32x3",
             },
         ),
-        "data": lambda: listing(list_sets(), {"name": "name", "summary": "what it is", "file": "file"}),
+        "data": lambda: listing(list_sets(), {"name": "name", "summary": "what it is", "file": "from"}),
         "splits": lambda: listing(
-            list_splits(), {"name": "name", "example": "example", "summary": "who holds what", "paper": "paper"}
+            list_splits(),
+            {"name": "name", "kind": "decides", "example": "example", "summary": "what it does", "paper": "paper"},
         ),
     }
     if what not in tables:

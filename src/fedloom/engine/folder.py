@@ -63,10 +63,10 @@ class RunFolder:
             images = load(stored.data.name, stored.data.resize)
         if told.get("data") != images.digest:
             raise FedloomError(f"data: {stored.data.name} is no longer what {self.path} was trained on")
-        experiment = prepare(stored, self._partitions(images), initial)
+        experiment = prepare(stored, self.partitions(images), initial)
         return replace(experiment, origin=json.loads(told["origin"])) if "origin" in told else experiment
 
-    def _partitions(self, images: ImageSet) -> list[Partition]:
+    def partitions(self, images: ImageSet) -> list[Partition]:
         """One a stage of the split."""
         later = sorted(int(path.stem.removeprefix("partition-")) for path in self.path.glob("partition-*.npz"))
         return [Partition.load(path, images) for path in (self.partition, *map(self.later_partition, later))]

@@ -81,6 +81,11 @@ class Holding:
         row[self.partition.train_index[::-1]] = np.arange(len(self.partition.train_index))[::-1]
         return self._train.rows(row[index])
 
+    def train_labels(self) -> list[Index]:
+        """Of every client's training images, as it calls them; makes no picture."""
+        y = self.images.train_y.numpy()[self.partition.train_index] if self._train is None else self._train.labels
+        return np.split(y, self.partition.train_offsets[1:-1])
+
     def test(self, client: int) -> Pictures:
         """A client's own test images."""
         if self._test is None:
@@ -128,7 +133,7 @@ class Seen:
         self._holding, self._part, self._index, self._viewer = holding, part, index, viewer
         images = holding.images
         source, y = (images.train_x, images.train_y) if part == "train" else (images.test_x, images.test_y)
-        self._y = np.asarray(y.numpy()[index])
+        self.labels = np.asarray(y.numpy()[index])
         for change in holding.changes:
             if not change.pictures:
                 self._relabel(change)
@@ -141,7 +146,7 @@ class Seen:
         self._ready = _shared(shape[:1], np.uint8)
 
     def rows(self, rows: Index) -> Pictures:
-        y = torch.from_numpy(self._y[rows])
+        y = torch.from_numpy(self.labels[rows])
         if self._source is not None:
             return Pictures(self._source, torch.from_numpy(self._index[rows]), y)
         waiting = rows[self._ready[rows] == 0]
@@ -159,7 +164,7 @@ class Seen:
         for own in np.split(order, np.flatnonzero(np.diff(self._viewer[order])) + 1):
             if len(own):
                 viewer = self._holding.viewer(int(self._viewer[own[0]]), self._part)
-                self._y[own] = change.labels(self._y[own], classes, viewer)
+                self.labels[own] = change.labels(self.labels[own], classes, viewer)
 
 
 def _seen_once(index: Index, count: int, clients: int, seed: int) -> tuple[Index, Index, Index]:

@@ -16,7 +16,7 @@ from fedloom.data.sets import ImageSet
 from fedloom.errors import FedloomError
 
 Index = npt.NDArray[np.int64]
-NOTES = ("data", "data_digest", "split", "seed")
+NOTES = ("data", "data_digest", "split", "changes", "seed")
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,7 +104,7 @@ class Partition:
 
 
 def notes(path: str | Path) -> dict[str, str]:
-    """The texts beside the arrays of a stored partition: data, data_digest, split, seed; none if it has none."""
+    """The texts beside the arrays of a stored partition: data, data_digest, split, changes, seed; none if it has none."""
     try:
         with Path(path).open("rb") as file:
             archive = np.load(file, allow_pickle=False)
