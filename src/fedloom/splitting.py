@@ -55,8 +55,9 @@ class Split:
         written = []
         for holding in self.stages:
             place = path if holding.begin == 1 else path.with_stem(f"{path.stem}-{holding.begin}")
+            changes = "+".join(str(change) for change in holding.changes)
             try:
-                holding.partition.save(place, **told)
+                holding.partition.save(place, **told, changes=changes)
             except OSError as error:
                 raise FedloomError(f"output: {place} cannot be written ({error.strerror})") from None
             written.append(place)
@@ -72,7 +73,8 @@ def make_split(fields: Mapping[str, Any]) -> Split:
 
 
 def read_split(source: str | Path, fields: Mapping[str, Any]) -> Split:
-    """A split from a run folder, or from a stored file; the file knows its data unless the fields say otherwise."""
+    """A split from a run folder, or from a stored file; the file knows its data, changes and seed unless the fields say
+    otherwise."""
     path = Path(source)
     if path.is_dir():
         if fields:
@@ -86,10 +88,9 @@ def read_split(source: str | Path, fields: Mapping[str, Any]) -> Split:
         raise FedloomError(f"from: {path} says who holds what; leave out {extra[0]}")
     told = notes(path)
     partition = Partition.load(path)
-    name = told.get("data")
-    given = recipe(
-        {**({"data": name} if name else {}), **fields, "split": f"file:{path}", "clients": partition.clients}
-    )
+    known = {name: told[name] for name in ("data", "seed") if name in told}
+    spec = f"file:{path}" + (f"+{told['changes']}" if told.get("changes") else "")
+    given = recipe({**known, **fields, "split": spec, "clients": partition.clients})
     with about("data"):
         images = load(given.data.name, given.data.resize)
     return _split(given, images)

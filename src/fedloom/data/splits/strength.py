@@ -111,4 +111,4 @@ def _domain_overlap(holding: Holding) -> float | None:
 
 
 def _bits(p: Floats) -> Floats:
-    return np.asarray(-(p * np.log2(np.where(p > 0, p, 1))).sum(-1))
+    return np.asarray((p * np.log2(1 / np.where(p > 0, p, 1))).sum(-1))
