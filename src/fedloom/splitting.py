@@ -88,7 +88,7 @@ def read_split(source: str | Path, fields: Mapping[str, Any]) -> Split:
         raise FedloomError(f"from: {path} says who holds what; leave out {extra[0]}")
     told = notes(path)
     partition = Partition.load(path)
-    known = {name: told[name] for name in ("data", "seed") if name in told}
+    known: dict[str, Any] = {name: told[name] for name in ("data", "seed") if name in told}
     spec = f"file:{path}" + (f"+{told['changes']}" if told.get("changes") else "")
     given = recipe({**known, **fields, "split": spec, "clients": partition.clients})
     with about("data"):
