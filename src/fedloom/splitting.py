@@ -97,7 +97,8 @@ def read_split(source: str | Path, fields: Mapping[str, Any]) -> Split:
 
 
 def _split(given: Recipe, images: ImageSet, known: list[Partition] | None = None) -> Split:
-    pool, _ = hold_back(images, given)
+    pool, _, public = hold_back(images, given)
+    further = public if given.data.public_to_clients else None
     with about("split"):
-        found = stages(given.split, images, given.clients, given.seed, pool, known or ())
+        found = stages(given.split, images, given.clients, given.seed, pool, known or (), further)
     return Split(images, given.data.name, given.split, given.seed, found)
