@@ -18,6 +18,8 @@ from safetensors.numpy import load_file
 from sklearn.datasets import load_digits
 
 import fedloom as fl
+from fedloom.cli import main
+from fedloom.engine.folder import RunFolder
 from fedloom.keys import numpy_generator
 
 SMALL = {"clients": 5, "fraction": 0.6, "rounds": 2, "lanes": 2, "eval_every": 0}
@@ -201,3 +203,57 @@ def test_a_stored_split_can_be_run_and_its_file_may_go(tmp_path: Path) -> None:
     Path("mine.npz").unlink()
     again = fl.run(resume=run.path)
     assert again.summary["digest"] == json.loads((run.path / "summary.json").read_text())["digest"]
+
+
+def test_the_server_and_a_central_run_see_images_as_their_holders_do() -> None:
+    for method in ("central", "server-data(share=0.5)"):
+        plain, changed = (fl.run(SMALL, split=split, method=method) for split in ("shards:2", "shards:2+permute:1"))
+        assert plain.summary["digest"] != changed.summary["digest"]
+    experiment = RunFolder(changed.path).experiment()
+    holding = experiment.at(1)
+    index = holding.partition.train_index[::7]
+    owner = np.repeat(np.arange(5), np.diff(holding.partition.train_offsets))[::7]
+    for image, client, label in zip(index, owner, holding.by_image(index).y.tolist(), strict=True):
+        own = holding.train(int(client))
+        assert label == own.y[own.rows == int(image)].item()
+
+
+def test_public_images_that_clients_hold_are_changed_like_their_own() -> None:
+    data = {"name": "digits", "public": 0.1, "public_to_clients": True}
+    run = fl.run(SMALL, data=data, split="iid+rotate; 2: same", clients=4)
+    experiment = RunFolder(run.path).experiment()
+    public = experiment.images.train_x.numpy()
+    shared = set(experiment.at(1).partition.train(0)) & set(experiment.at(1).partition.train(2))
+    assert len(shared) == 144
+    image = next(iter(shared))
+    for client in range(4):
+        own = experiment.at(1).train(client)
+        row = experiment.at(1).partition.train(client).tolist().index(image)
+        seen = own.x[own.rows[row]].numpy()
+        assert np.array_equal(seen, np.rot90(public[image], client).astype(np.float16))
+    made = fl.split(run.recipe)
+    assert np.array_equal(made.partition.train_index, experiment.at(1).partition.train_index)
+
+
+def test_the_command_prints_a_table_of_domains(capsys: pytest.CaptureFixture[str]) -> None:
+    domains("three.npz")
+    with pytest.raises(SystemExit) as ended:
+        main(
+            [
+                "run",
+                "--data",
+                "three.npz",
+                "--split",
+                "domains+noise:0.1",
+                "--clients",
+                "3",
+                "--rounds",
+                "1",
+                "--model",
+                "linear",
+            ]
+        )
+    assert ended.value.code == 0
+    out = capsys.readouterr().out
+    for words in ("by domain", "day", "dusk", "night", "mean of domains", "the same on unchanged images"):
+        assert words in out

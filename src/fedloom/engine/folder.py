@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from fedloom.data import ImageSet, Partition, load
+from fedloom.data import ImageSet, Partition, load, stage_rounds
 from fedloom.engine.files import read_tensors, sweep, write, write_tensors
 from fedloom.engine.setup import Experiment, about, prepare
 from fedloom.errors import FedloomError
@@ -68,11 +68,11 @@ class RunFolder:
 
     def partitions(self, images: ImageSet) -> list[Partition]:
         """One a stage of the split."""
-        later = sorted(int(path.stem.removeprefix("partition-")) for path in self.path.glob("partition-*.npz"))
-        return [Partition.load(path, images) for path in (self.partition, *map(self.later_partition, later))]
+        return [Partition.load(self.stage_partition(begin), images) for begin in stage_rounds(self.recipe().split)]
 
-    def later_partition(self, begin: int) -> Path:
-        return self.path / f"partition-{begin}.npz"
+    def stage_partition(self, begin: int) -> Path:
+        """Of the stage that begins in this round."""
+        return self.partition if begin == 1 else self.path / f"partition-{begin}.npz"
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -115,8 +115,7 @@ def create(experiment: Experiment, path: Path) -> RunFolder:
         folder.client_memory.mkdir(parents=True)
         write(folder.recipe_yaml, experiment.recipe.to_yaml())
         for holding in experiment.holdings:
-            path_of = folder.partition if holding.begin == 1 else folder.later_partition(holding.begin)
-            holding.partition.save(path_of)
+            holding.partition.save(folder.stage_partition(holding.begin))
         metadata = {"recipe": experiment.recipe.digest(), "data": experiment.images.digest}
         if experiment.origin:
             metadata["origin"] = json.dumps(experiment.origin)

@@ -61,6 +61,11 @@ def split(
     return stages(spec, images, clients, seed, pool)[0].partition
 
 
+def stage_rounds(spec: str) -> list[int]:
+    """The rounds in which the stages of a split begin; the first is 1."""
+    return [stage.begin for stage in parse(spec)]
+
+
 def check_spec(spec: str) -> str:
     """The split in its one canonical spelling, or a sentence about what is wrong with it."""
     return spell(parse(spec))

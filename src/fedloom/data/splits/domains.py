@@ -15,7 +15,7 @@ import numpy as np
 from fedloom.data.sets import ImageSet
 from fedloom.data.splits.iid import Iid
 from fedloom.data.splits.partition import Partition, offsets_of
-from fedloom.data.splits.scheme import Owner, Request, register
+from fedloom.data.splits.scheme import Owner, Request, Unsettled, register
 from fedloom.errors import FedloomError
 
 
@@ -73,18 +73,22 @@ def deal_domains(owner: Owner, inner: Owner, request: Request) -> Partition:
     tested = None if images.test_domain is None else images.test_domain.numpy()[request.test_pool]
     parts = []
     for number in numbers.tolist():
-        parts.append(
-            inner.deal(
-                replace(
-                    request,
-                    clients=each,
-                    pool=request.pool[domain == number],
-                    test_pool=request.test_pool[:0] if tested is None else request.test_pool[tested == number],
-                    scope=(*request.scope, "domain", str(number)),
-                    where=f" in domain {images.domain_names[number]}",
-                )
-            )
+        within = replace(
+            request,
+            clients=each,
+            pool=request.pool[domain == number],
+            test_pool=request.test_pool[:0] if tested is None else request.test_pool[tested == number],
+            scope=(*request.scope, "domain", str(number)),
+            where=f" in domain {images.domain_names[number]}",
         )
+        if each > len(within.pool):
+            raise FedloomError(within.sentence(owner, f"it has {len(within.pool)} training images; use fewer clients"))
+        try:
+            parts.append(inner.deal(within))
+        except Unsettled:
+            raise
+        except FedloomError as error:
+            raise FedloomError(f"{error} (clients of one domain)") from None
     return Partition(
         np.concatenate([part.train_index for part in parts]),
         offsets_of(np.concatenate([np.diff(part.train_offsets) for part in parts])),

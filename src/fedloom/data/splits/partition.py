@@ -8,6 +8,7 @@ import zipfile
 import zlib
 from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -69,8 +70,9 @@ class Partition:
         draft = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
         try:
             with draft.open("wb") as file:
-                arrays = {field.name: getattr(self, field.name) for field in fields(self)}
-                np.savez(file, allow_pickle=False, **arrays, **{name: np.array(text) for name, text in told.items()})
+                content: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(self)}
+                content |= {name: np.array(text) for name, text in told.items()}
+                np.savez(file, **content)
                 file.flush()
                 os.fsync(file.fileno())
             draft.replace(path)

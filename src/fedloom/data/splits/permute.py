@@ -8,6 +8,7 @@ alike. No model can please everyone.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import ClassVar
 
 import numpy as np
@@ -17,6 +18,12 @@ from fedloom.data.splits.partition import Index
 from fedloom.data.splits.scheme import Change, Viewer, register
 from fedloom.errors import FedloomError
 from fedloom.keys import numpy_generator
+
+
+@lru_cache(maxsize=8)
+def _drawn(seed: int, clients: int, count: int) -> frozenset[int]:
+    """The clients that exchange labels."""
+    return frozenset(numpy_generator(seed, "split", "permute").permutation(clients)[:count].tolist())
 
 
 @register
@@ -50,8 +57,7 @@ class Permute(Change):
     def names(self, classes: int, viewer: Viewer) -> Index:
         """What this client calls each class."""
         names = np.arange(classes)
-        order = numpy_generator(viewer.seed, "split", self.name).permutation(viewer.clients)
-        if viewer.client in order[: round(self.share * viewer.clients)]:
+        if viewer.client in _drawn(viewer.seed, viewer.clients, round(self.share * viewer.clients)):
             some = self.classes or max(2, classes // 2)
             circle = numpy_generator(viewer.seed, "split", self.name, viewer.client).permutation(classes)[:some]
             names[circle] = np.roll(circle, -1)
