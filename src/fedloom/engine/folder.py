@@ -1,6 +1,7 @@
 """The run folder: what is in it, where, and how it comes into being and is read again.
 
-    recipe.yaml  initial.safetensors  partition.npz  rounds.jsonl  clients.jsonl  checkpoints/  final.safetensors  summary.json
+    recipe.yaml  initial.safetensors  partition.npz  inputs.json  rounds.jsonl  clients.jsonl  checkpoints/
+    final.safetensors  summary.json
 
 It appears complete in one move, so a folder that exists can be resumed, whenever its run was ended.
 """
@@ -20,7 +21,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from fedloom.data import Partition, load
-from fedloom.engine.files import read_tensors, sweep, write, write_tensors
+from fedloom.engine.files import read_tensors, sweep, write, write_json, write_tensors
+from fedloom.engine.inputs import Inputs
 from fedloom.engine.setup import Experiment, about, prepare
 from fedloom.errors import FedloomError
 from fedloom.recipe import Recipe, read_recipe, recipe
@@ -35,6 +37,7 @@ class RunFolder:
         self.initial = self.path / "initial.safetensors"
         self.final = self.path / "final.safetensors"
         self.partition = self.path / "partition.npz"
+        self.inputs = self.path / "inputs.json"
         self.rounds = self.path / "rounds.jsonl"
         self.clients = self.path / "clients.jsonl"
         self.summary = self.path / "summary.json"
@@ -64,6 +67,11 @@ class RunFolder:
             raise FedloomError(f"data: {stored.data.name} is no longer what {self.path} was trained on")
         experiment = prepare(stored, Partition.load(self.partition, images), initial)
         return replace(experiment, origin=json.loads(told["origin"])) if "origin" in told else experiment
+
+    def known_inputs(self) -> Inputs:
+        """What the net takes and tells, without the images it was trained on; a folder without that file needs them."""
+        found = Inputs.read(self.inputs)
+        return found if found is not None else Inputs.of(self.experiment())
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -106,6 +114,7 @@ def create(experiment: Experiment, path: Path) -> RunFolder:
         folder.client_memory.mkdir(parents=True)
         write(folder.recipe_yaml, experiment.recipe.to_yaml())
         experiment.partition.save(folder.partition)
+        write_json(folder.inputs, Inputs.of(experiment).to_json())
         metadata = {"recipe": experiment.recipe.digest(), "data": experiment.images.digest}
         if experiment.origin:
             metadata["origin"] = json.dumps(experiment.origin)

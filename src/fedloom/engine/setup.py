@@ -145,13 +145,21 @@ def one_thread() -> Iterator[None]:
 
 
 def prepare(
-    recipe: Recipe, partition: Partition | None = None, initial: Mapping[str, Tensor] | None = None
+    recipe: Recipe,
+    partition: Partition | None = None,
+    initial: Mapping[str, Tensor] | None = None,
+    *,
+    images: ImageSet | None = None,
+    task: Task | None = None,
 ) -> Experiment:
-    """Load, split and build what the recipe names; a stored partition and stored first weights are used as they are."""
+    """Load, split and build what the recipe names; a stored partition and stored first weights are used as they are.
+
+    `images` and `task`: those of somebody who was not in the federation, and what the federation's task was.
+    """
     import_parts(recipe.parts)
     chosen = method(recipe.method)
     with about("data"):
-        images = load(recipe.data.name, recipe.data.resize)
+        images = images or load(recipe.data.name, recipe.data.resize)
         pipeline = Pipeline.of(images, recipe.data.normalize, recipe.augment)
     pool, validation, index = _hold_back(images, recipe)
     public = _public(images, pipeline, recipe, index)
@@ -160,7 +168,7 @@ def prepare(
             partition = split(recipe.split, images, recipe.clients, recipe.seed, pool)
         if recipe.data.public_to_clients:
             partition = partition.given(index)
-    task = Task(
+    task = task or Task(
         shape=images.shape,
         classes=images.classes,
         clients=recipe.clients,
