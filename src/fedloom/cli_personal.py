@@ -16,7 +16,14 @@ from fedloom.errors import FedloomError
 from fedloom.export import export as export_model
 from fedloom.measure.personal import UNSEEN, Personal
 from fedloom.personal import Tuning, personalize_run
-from fedloom.report.personal import adopted_table, distribution_table, personal_table, sweep_table, unseen_line
+from fedloom.report.personal import (
+    adopted_table,
+    distribution_table,
+    personal_table,
+    print_wide,
+    sweep_table,
+    unseen_line,
+)
 
 T = TypeVar("T")
 
@@ -55,8 +62,8 @@ def register(app: typer.Typer, out: Console, err: Console) -> None:
         if single:
             out.print(personal_table(found[str(paths[0])][0]))
         else:
-            out.print(sweep_table(found, shown))
-        out.print(distribution_table(found))
+            print_wide(out, sweep_table(found, shown))
+        print_wide(out, distribution_table(found))
         if line := unseen_line(found):
             out.print(line, highlight=False, soft_wrap=True)
         where = paths[0] / "personal" if len(paths) == 1 else "personal/ in each run folder"

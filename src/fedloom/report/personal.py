@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
@@ -11,9 +13,9 @@ from fedloom.adopt import Adopted
 from fedloom.measure.personal import Personal
 from fedloom.report.table import percent, personal_table, plain_table
 
-__all__ = ["adopted_table", "distribution_table", "personal_table", "sweep_table", "unseen_line"]
+__all__ = ["adopted_table", "distribution_table", "personal_table", "print_wide", "sweep_table", "unseen_line"]
 
-BARS = " ▁▂▃▄▅▆▇█"
+BARS = "·▁▂▃▄▅▆▇█"
 BINS = 10
 
 Found = Mapping[str, Sequence[Personal]]  # by run
@@ -24,25 +26,29 @@ def sweep_table(found: Found, shown: Sequence[int]) -> Table:
     last = shown[-1]
     columns = list(range(last + 1)) if len(shown) == 1 and last <= 10 else sorted({0, *shown})
     names, rows = _labels(found)
-    table = plain_table(
-        "mean ± deviation over clients of accuracy in % on their own test sets, by epochs of fine-tuning",
-        [*names, *(f"{epoch} (initial)" if epoch == 0 else str(epoch) for epoch in columns)],
-        len(names),
+    table = _narrow(
+        "accuracy in % on clients' own test sets by epochs of fine-tuning: mean, ± deviation over clients",
+        names,
+        [str(epoch) for epoch in columns],
     )
     for label, outcome in rows:
-        curve = outcome.curve
-        cells = (percent(curve[e]["mean"], curve[e]["std"]) if curve[e]["clients"] else "-" for e in columns)
-        table.add_row(*map(escape, label), *cells)
+        means, deviations = [], []
+        for epoch in columns:
+            there = outcome.curve[epoch]
+            means.append(percent(there["mean"]) if there["clients"] else "-")
+            deviations.append(f"±{percent(there['std'])}" if there["clients"] else "")
+        table.add_row(*map(escape, label), *means)
+        table.add_row(*("" for _ in names), *deviations)
     return table
 
 
 def distribution_table(found: Found) -> Table:
     """How the clients are spread after the last epoch."""
     names, rows = _labels(found)
-    table = plain_table(
+    table = _narrow(
         "clients after the last epoch",
-        [*names, "0 … 100 %", "worst", "quarter", "median", "three quarters", "global", "unseen classes"],
-        len(names) + 1,
+        [*names, "0 … 100 %"],
+        ["worst", "1/4", "median", "3/4", "global", "unseen classes"],
     )
     for label, outcome in rows:
         end = outcome.personal
@@ -54,7 +60,7 @@ def distribution_table(found: Found) -> Table:
         known = [value for value in outcome.globally if value is not None]
         table.add_row(
             *map(escape, label),
-            f"|{_histogram(outcome.accuracy[-1])}|",
+            _histogram(outcome.accuracy[-1]),
             *spread,
             percent(sum(known) / len(known)) if known else "-",
             forgets,
@@ -71,6 +77,12 @@ def unseen_line(found: Found) -> str:
     )
 
 
+def print_wide(console: Console, table: Table) -> None:
+    """Whole, however narrow the terminal is: a number that is cut off is worse than a line that runs over."""
+    needed = table.__rich_measure__(console, console.options.update(width=1000, max_width=1000)).maximum
+    Console(file=console.file, width=max(console.width, needed)).print(table)
+
+
 def adopted_table(found: Adopted) -> Table:
     how = f"{found.part} for {found.epochs} epochs at lr {found.lr:g}"
     own = "held out: every fifth of its images" if found.held_out else "its own"
@@ -81,6 +93,15 @@ def adopted_table(found: Adopted) -> Table:
     if found.curve[0] != found.before:
         table.add_row("its own, before fine-tuning", "unknown" if found.curve[0] is None else percent(found.curve[0]))
     table.add_row(f"fine-tuned, {how}", "unknown" if found.after is None else percent(found.after))
+    return table
+
+
+def _narrow(title: str, words: Sequence[str], numbers: Sequence[str]) -> Table:
+    table = Table(title=title, box=SIMPLE_HEAD, title_justify="left", title_style="bold", padding=(0, 1, 0, 0))
+    for name in words:
+        table.add_column(name, no_wrap=True)
+    for name in numbers:
+        table.add_column(name, justify="right", no_wrap=True)
     return table
 
 
