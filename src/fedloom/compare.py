@@ -7,6 +7,7 @@ A method may carry settings of its own behind an @, because rates must be tuned 
 
 from __future__ import annotations
 
+import math
 import re
 import statistics
 from collections.abc import Mapping, Sequence
@@ -63,6 +64,8 @@ class Result:
         if self.personal is not None:
             found["personal"] = float(self.personal.personal["mean"])
             found["personal_spread"] = float(self.personal.personal["std"])
+            found["worst"] = float(self.personal.personal["worst"])
+            found["unseen"] = float(self.personal.unseen[1].get("mean", math.nan))  # nan: every client saw every class
         return found
 
 
