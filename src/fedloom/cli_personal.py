@@ -39,6 +39,10 @@ def register(app: typer.Typer, out: Console, err: Console) -> None:
         unseen: Annotated[
             int, Option(help="test each client on so many images of classes it never saw, at most; 0: none")
         ] = UNSEEN,
+        clients: Annotated[
+            int | None,
+            Option(help="only so many clients, drawn by the run's seed; all unless given", show_default=False),
+        ] = None,
         again: Annotated[bool, Option("--again", help="do again what is stored already")] = False,
     ) -> None:
         """Fine-tune every client's model on its own data: initial and personal accuracy."""
@@ -57,7 +61,7 @@ def register(app: typer.Typer, out: Console, err: Console) -> None:
                 def told(what: str, done: int, total: int, path: Path = path) -> None:
                     bar.update(task, description=f"{path}: {what}", completed=done, total=total)
 
-                found[str(path)] = personalize_run(path, tunings, told, again=again, unseen=unseen)
+                found[str(path)] = personalize_run(path, tunings, told, again=again, unseen=unseen, sample=clients)
         single = len(paths) * len(tunings) == 1
         if single:
             out.print(personal_table(found[str(paths[0])][0]))

@@ -52,17 +52,23 @@ def personalize_run(
     *,
     again: bool = False,
     unseen: int = UNSEEN,
+    sample: int | None = None,
     done: Callable[[int], None] | None = None,
 ) -> list[Personal]:
-    """Fine-tune every client of a finished run in each of these ways; outcomes are stored in its folder as they come."""
+    """Fine-tune every client of a finished run in each of these ways; outcomes are stored in its folder as they come.
+
+    `sample`: only so many clients, drawn by the run's seed. `again`: do over what is stored already.
+    """
     folder = RunFolder(run.path if isinstance(run, Run) else run)
     folder.recipe()  # or a sentence that this is no run folder
     if not folder.finished:
         raise FedloomError(f"{folder.path} is not finished; carry it on with: fedloom run --resume {folder.path}")
+    if sample is not None and sample < 1:
+        raise FedloomError(f"clients: must be 1 or more (got {sample})")
     if unseen < 0:
         raise FedloomError(f"unseen: must not be negative (got {unseen})")
     digest = Run(folder.path).summary["digest"] if unseen == UNSEEN else ""  # what is found otherwise is not for reuse
-    found = {t: None if again else stored(folder, t.part, t.epochs, t.lr, t.loss, digest) for t in tunings}
+    found = {t: None if again else stored(folder, t.part, t.epochs, t.lr, t.loss, digest, sample) for t in tunings}
     if all(found.values()):
         return [outcome for outcome in found.values() if outcome]
     experiment = folder.experiment()
@@ -70,10 +76,10 @@ def personalize_run(
         check(experiment.layout.regions, t.part, t.epochs, t.lr, t.loss)
     lines = read_lines(folder.clients)
     globally = lines[-1]["accuracy"] if lines else []
-    clients = experiment.partition.clients
+    clients = min(experiment.partition.clients, sample or experiment.partition.clients)
     with federation(experiment, folder) as fed:
         restore_finished(fed, folder)
-        start: Start = where_clients_start(fed, unseen)
+        start: Start = where_clients_start(fed, unseen, sample)
         for t, known in found.items():
             if known is not None:
                 continue
@@ -88,7 +94,16 @@ def personalize_run(
                     told(str(t), count, clients)
 
             outcome = fine_tune(
-                fed, t.part, t.epochs, t.lr, tick, loss=t.loss, unseen=unseen, start=start, globally=globally
+                fed,
+                t.part,
+                t.epochs,
+                t.lr,
+                tick,
+                loss=t.loss,
+                unseen=unseen,
+                start=start,
+                globally=globally,
+                sample=sample,
             )
             store(folder, outcome, digest)
             found[t] = outcome

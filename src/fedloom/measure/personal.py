@@ -26,6 +26,7 @@ from fedloom.engine.lanes import Job
 from fedloom.engine.local import Which
 from fedloom.engine.rounds import Federation
 from fedloom.errors import FedloomError
+from fedloom.keys import numpy_generator
 from fedloom.measure.accuracy import remember, spread
 from fedloom.weights import Regions
 
@@ -47,6 +48,7 @@ class Personal:
     loss: Which = "method"
     globally: Column = field(default_factory=list)  # the served model on each client's test images
     forgotten: tuple[Column, Column] = field(default_factory=lambda: ([], []))  # classes never seen: before, after
+    sample: int | None = None  # only so many clients were looked at, drawn by the seed
 
     @property
     def curve(self) -> list[dict[str, float | int]]:
@@ -73,6 +75,7 @@ class Personal:
             "epochs": self.epochs,
             "lr": self.lr,
             "loss": self.loss,
+            "sample": self.sample,
             "global_accuracy": spread(self.globally),
             "initial_accuracy": self.initial,
             "personal_accuracy": self.personal,
@@ -90,7 +93,7 @@ class Personal:
         before, after = ([pair[i] for pair in told["clients_unseen"]] for i in (0, 1))
         globally = list(told["clients_global"])
         return Personal(
-            told["part"], told["epochs"], told["lr"], rows, told["loss"], globally, forgotten=(before, after)
+            told["part"], told["epochs"], told["lr"], rows, told["loss"], globally, (before, after), told["sample"]
         )
 
 
@@ -102,9 +105,9 @@ class Start:
     unseen: Column
 
 
-def where_clients_start(fed: Federation, unseen: int = UNSEEN) -> Start:
+def where_clients_start(fed: Federation, unseen: int = UNSEEN, sample: int | None = None) -> Start:
     """Every client's own model of a federation that stands at its last round."""
-    reports = _run(fed, "full", 0, 1.0, "method", unseen, True, None)
+    reports = _run(fed, "full", 0, 1.0, "method", unseen, True, None, sample)
     return Start(_share(reports, "correct", "total", 0), _share(reports, "unseen", "unseen_total", 0))
 
 
@@ -119,14 +122,15 @@ def fine_tune(
     unseen: int = UNSEEN,
     start: Start | None = None,
     globally: Column | None = None,
+    sample: int | None = None,
 ) -> Personal:
     """Fine-tune every client of a federation that stands at its last round."""
     check(fed.experiment.layout.regions, part, epochs, lr, loss)
-    start = start or where_clients_start(fed, unseen)
-    reports = _run(fed, part, epochs, lr, loss, unseen, False, done) if epochs else []
+    start = start or where_clients_start(fed, unseen, sample)
+    reports = _run(fed, part, epochs, lr, loss, unseen, False, done, sample) if epochs else []
     table = [start.accuracy, *(_share(reports, "correct", "total", epoch) for epoch in range(epochs))]
     after = _share(reports, "unseen", "unseen_total", 0) if epochs else start.unseen
-    return Personal(part, epochs, lr, table, loss, globally or [], forgotten=(start.unseen, after))
+    return Personal(part, epochs, lr, table, loss, globally or [], (start.unseen, after), sample)
 
 
 def _run(
@@ -138,15 +142,19 @@ def _run(
     unseen: int,
     first: bool,
     done: Callable[[int], None] | None,
+    sample: int | None,
 ) -> Sequence[dict[str, Any] | None]:
     fed.board.broadcast(fed.state.served())
-    partition = fed.experiment.partition
+    partition, seed = fed.experiment.partition, fed.experiment.recipe.seed
+    chosen = list(range(partition.clients))
+    if sample is not None and sample < len(chosen):
+        chosen = sorted(numpy_generator(seed, "looked at").permutation(len(chosen))[:sample].tolist())
     how = {"regions": list(REGIONS[part]), "epochs": epochs, "lr": lr, "loss": loss, "unseen": unseen, "first": first}
     jobs = [
-        Job("tune", {"client": client, **how}, len(partition.train(client)), remember(fed, client))
-        for client in range(partition.clients)
+        Job("tune", {"client": client, **how}, len(partition.train(client)), remember(fed, client)) for client in chosen
     ]
-    return fed.lanes.run(jobs, done)
+    found = dict(zip(chosen, fed.lanes.run(jobs, done), strict=True))
+    return [found.get(client) for client in range(partition.clients)]
 
 
 def _share(reports: Sequence[dict[str, Any] | None], right: str, total: str, place: int) -> Column:
@@ -180,17 +188,22 @@ def restore_finished(fed: Federation, folder: RunFolder) -> None:
 
 def store(folder: RunFolder, outcome: Personal, digest: str = "") -> Path:
     """personal/PART-EPOCHS-LR.json, with the loss behind it where that is not the method's own."""
-    other = "" if outcome.loss == "method" else f"-{outcome.loss}"
-    path = folder.path / "personal" / f"{outcome.part}-{outcome.epochs}-{outcome.lr:g}{other}.json"
+    path = _place(folder, outcome.part, outcome.epochs, outcome.lr, outcome.loss, outcome.sample)
     write_json(path, {**outcome.to_json(), "weights": digest})
     return path
 
 
-def stored(folder: RunFolder, part: Tuned, epochs: int, lr: float, loss: Which, digest: str) -> Personal | None:
-    """The outcome of an earlier call on these very weights, if there is one."""
+def _place(folder: RunFolder, part: Tuned, epochs: int, lr: float, loss: Which, sample: int | None) -> Path:
     other = "" if loss == "method" else f"-{loss}"
-    path = folder.path / "personal" / f"{part}-{epochs}-{lr:g}{other}.json"
-    told = read_json(path)
+    few = "" if sample is None else f"-of{sample}"
+    return folder.path / "personal" / f"{part}-{epochs}-{lr:g}{other}{few}.json"
+
+
+def stored(
+    folder: RunFolder, part: Tuned, epochs: int, lr: float, loss: Which, digest: str, sample: int | None = None
+) -> Personal | None:
+    """The outcome of an earlier call on these very weights, if there is one."""
+    told = read_json(_place(folder, part, epochs, lr, loss, sample))
     if not isinstance(told, dict) or not digest or told.get("weights") != digest or told.get("lr") != lr:
         return None
     try:
