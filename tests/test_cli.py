@@ -46,6 +46,7 @@ def test_a_run_leaves_every_file_where_its_name_says() -> None:
         "initial.safetensors",
         "final.safetensors",
         "partition.npz",
+        "inputs.json",
         "rounds.jsonl",
         "clients.jsonl",
         "summary.json",

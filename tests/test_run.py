@@ -42,6 +42,7 @@ def test_a_folder_holds_what_its_names_say() -> None:
         "initial.safetensors",
         "final.safetensors",
         "partition.npz",
+        "inputs.json",
         "rounds.jsonl",
         "clients.jsonl",
         "summary.json",

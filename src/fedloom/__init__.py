@@ -2,22 +2,31 @@
 
 __version__ = "0.1.0"
 
+from fedloom.adopt import Adopted, adopt
 from fedloom.api import compare, personalize, run, split
 from fedloom.errors import FedloomError
+from fedloom.export import Exported, export
 from fedloom.methods import Method, Part, Phase, method
+from fedloom.personal import Tuning, personalize_run
 from fedloom.recipe import Recipe
 from fedloom.run import Run
 
 __all__ = [
+    "Adopted",
+    "Exported",
     "FedloomError",
     "Method",
     "Part",
     "Phase",
     "Recipe",
     "Run",
+    "Tuning",
+    "adopt",
     "compare",
+    "export",
     "method",
     "personalize",
+    "personalize_run",
     "run",
     "split",
 ]

@@ -7,13 +7,15 @@ from pathlib import Path
 from typing import Any
 
 from fedloom.compare import CellWatcher, Comparison, Tuning, compare_cells, plan
-from fedloom.engine.folder import RunFolder
+from fedloom.engine.local import Which
 from fedloom.errors import FedloomError
-from fedloom.measure.personal import Personal, Tuned, fine_tune, restore_finished, store
+from fedloom.measure.personal import UNSEEN, Personal, Tuned
 from fedloom.methods import Method, Part
+from fedloom.personal import Tuning as FineTuning
+from fedloom.personal import personalize_run
 from fedloom.recipe import Recipe, read_recipe, recipe
 from fedloom.report.split_picture import write_picture
-from fedloom.run import Run, Watcher, federation, resume, start
+from fedloom.run import Run, Watcher, resume, start
 from fedloom.splitting import Split, make_split, read_split
 
 
@@ -78,15 +80,17 @@ def personalize(
     epochs: int = 5,
     lr: float = 0.001,
     done: Callable[[int], None] | None = None,
+    *,
+    loss: Which = "method",
+    unseen: int = UNSEEN,
 ) -> Personal:
-    """Fine-tune every client of a finished run; the outcome is also stored in its folder."""
-    folder = RunFolder(path.path if isinstance(path, Run) else path)
-    experiment = folder.experiment()
-    with federation(experiment, folder) as fed:
-        restore_finished(fed, folder)
-        outcome = fine_tune(fed, part, epochs, lr, done)
-    store(folder, outcome)
-    return outcome
+    """Fine-tune every client of a finished run; the outcome is also stored in its folder.
+
+    `loss`: the method's own, its objective without penalties, or ce. `unseen`: each client is also tested on at most so
+    many test images of classes that it never saw. `fl.personalize_run` does several combinations at once.
+    """
+    tuning = FineTuning(part, epochs, lr, loss)
+    return personalize_run(path, [tuning], again=True, unseen=unseen, done=done)[0]
 
 
 def compare(

@@ -14,6 +14,7 @@ from typer import Argument, Option
 
 from fedloom import __version__, api
 from fedloom.bench import bench as run_bench
+from fedloom.cli_personal import register as register_personal
 from fedloom.compare import Tuning
 from fedloom.data import list_sets, list_splits
 from fedloom.engine.setup import import_parts
@@ -23,14 +24,7 @@ from fedloom.nets import list_models
 from fedloom.recipe import assign, read_recipe
 from fedloom.report.progress import Bar
 from fedloom.report.split_view import split_view
-from fedloom.report.table import (
-    comparison_legend,
-    comparison_table,
-    domain_table,
-    listing,
-    personal_table,
-    summary_table,
-)
+from fedloom.report.table import comparison_legend, comparison_table, domain_table, listing, summary_table
 
 app = typer.Typer(
     help="Federated learning for clients whose data disagree: a method is a sum of parts.",
@@ -177,19 +171,6 @@ def compare(
 
 
 @app.command()
-def personalize(
-    path: Annotated[Path, Argument(help="the folder of a finished run", show_default=False)],
-    part: Annotated[str, Option(help="full | head | body")] = "full",
-    epochs: Annotated[int, Option(help="epochs of fine-tuning")] = 5,
-    lr: Annotated[float, Option(help="its learning rate")] = 0.001,
-) -> None:
-    """Fine-tune every client's model on its own data: initial and personal accuracy."""
-    found = api.personalize(path, part, epochs, lr)  # type: ignore[arg-type]
-    out.print(personal_table(found))
-    out.print(f"per client: {path / 'personal'}", highlight=False, soft_wrap=True)
-
-
-@app.command()
 @recipe_flags
 def split(
     recipe: Annotated[Path | None, Argument(help="a YAML file; flags go over it", show_default=False)] = None,
@@ -256,6 +237,9 @@ def bench(
 ) -> None:
     """Speed against the measured limit of this machine."""
     out.print(run_bench(seconds, only, precision, lambda text: err.print(text, highlight=False)))
+
+
+register_personal(app, out, err)
 
 
 @app.callback(invoke_without_command=True)

@@ -7,6 +7,7 @@ A method may carry settings of its own behind an @, because rates must be tuned 
 
 from __future__ import annotations
 
+import math
 import re
 import statistics
 from collections.abc import Mapping, Sequence
@@ -17,9 +18,11 @@ from typing import Any, Protocol
 from fedloom.engine.folder import RunFolder
 from fedloom.engine.setup import prepare
 from fedloom.errors import FedloomError
-from fedloom.measure.personal import Personal, Tuned, fine_tune, restore_finished, store
+from fedloom.measure.personal import Personal, Tuned
+from fedloom.personal import Tuning as FineTuning
+from fedloom.personal import personalize_run
 from fedloom.recipe import Recipe, assign, recipe
-from fedloom.run import Run, Silent, Watcher, federation, resume, start
+from fedloom.run import Run, Silent, Watcher, resume, start
 
 
 @dataclass(frozen=True)
@@ -61,6 +64,8 @@ class Result:
         if self.personal is not None:
             found["personal"] = float(self.personal.personal["mean"])
             found["personal_spread"] = float(self.personal.personal["std"])
+            found["worst"] = float(self.personal.personal["worst"])
+            found["unseen"] = float(self.personal.unseen[1].get("mean", math.nan))  # nan: every client saw every class
         return found
 
 
@@ -141,13 +146,7 @@ def _run(cell: Cell, watcher: Watcher) -> Run:
 
 
 def _personal(cell: Cell, done: Run, tuning: Tuning) -> Personal:
-    folder = RunFolder(done.path)
-    experiment = folder.experiment()
-    with federation(experiment, folder) as fed:
-        restore_finished(fed, folder)
-        outcome = fine_tune(fed, tuning.part, tuning.epochs, tuning.rate_share * cell.recipe.lr)
-    store(folder, outcome)
-    return outcome
+    return personalize_run(done, [FineTuning(tuning.part, tuning.epochs, tuning.rate_share * cell.recipe.lr)])[0]
 
 
 def _root_name(base: Recipe) -> str:

@@ -216,6 +216,11 @@ class Weights:
         for buffer, initial in self._counters:
             buffer.copy_(initial)
 
+    @property
+    def counters(self) -> list[Tensor]:
+        """Buffers that are not floats."""
+        return [buffer for buffer, _ in self._counters]
+
     def train_only(self, names: Iterable[str]) -> list[slice]:
         """Let the gradient flow to these parameters and no others; returns their stretches of the vector."""
         wanted = set(names)

@@ -8,9 +8,13 @@ from itertools import pairwise
 
 import numpy as np
 import torch
-from reference import Loss, Problem, Weights, cross_entropy, load_digits, mean
+from reference import Loss, Problem, Weights, cross_entropy, gradients, load_digits, mean
 from reference_heads import Normaliser
 from torch import Tensor
+
+from fedloom.keys import torch_generator
+
+XY = tuple[Tensor, Tensor]
 
 
 @cache
@@ -43,6 +47,61 @@ def personal(p: Problem, kept: Sequence[str], loss: Loss = cross_entropy) -> tup
             own[k] = {name: row[name] for name in kept}
         w = {**mean(rows, p.shares(cohort)), **{name: w[name] for name in kept}}
     return w, own
+
+
+def plus(w: Weights, direction: Weights, factor: float) -> Weights:
+    return {name: w[name] + factor * direction[name] for name in w}
+
+
+def per_fedavg(p: Problem, alpha: float, beta: float | None, mode: str, delta: float = 1e-3) -> Weights:
+    """min mean_i f_i(w - alpha grad f_i(w)), on three independent batches a step (two in first order)."""
+    w_g = p.initial
+    for t, cohort in p.rounds:
+        rows = []
+        for k in cohort:
+            w, draws, (x, y) = dict(w_g), p.shuffles(t, k), p.data[k]
+            size = len(y) if p.recipe["batch"] == "full" else p.recipe["batch"]
+
+            def another(draws: torch.Generator = draws, x: Tensor = x, y: Tensor = y, size: int = size) -> XY:
+                chosen = torch.randperm(len(y), generator=draws)[:size]
+                return x[chosen], y[chosen]
+
+            velocity = {name: torch.zeros_like(w[name]) for name in w}
+            for batch in p.batches(k, p.recipe["epochs"], draws):
+                names = list(w)
+                ahead = plus(w, gradients(cross_entropy, w, *batch, names), -alpha)
+                g = gradients(cross_entropy, ahead, *another(), names)
+                if mode == "hf":
+                    third = another()
+                    up = gradients(cross_entropy, plus(w, g, delta), *third, names)
+                    down = gradients(cross_entropy, plus(w, g, -delta), *third, names)
+                    g = {n: g[n] - alpha * (up[n] - down[n]) / (2 * delta) for n in names}
+                for n in names:
+                    scale = 1.0 if beta is None else beta / p.rate(t)
+                    velocity[n] = p.recipe["momentum"] * velocity[n] + scale * g[n] + p.recipe["weight_decay"] * w[n]
+                    w[n] = w[n] - p.rate(t) * velocity[n]
+            rows.append(w)
+        w_g = mean(rows, p.shares(cohort))
+    return w_g
+
+
+def ditto(
+    p: Problem, strength: float, names: Sequence[str] | None = None, loss: Loss = cross_entropy
+) -> list[Weights | None]:
+    """v_i <- v_i - eta (grad f_i(v_i) + strength (v_i - w^t)); w^t by plain averaging; None for who never took part."""
+    w = p.initial
+    own: list[Weights | None] = [None for _ in p.data]
+    for t, cohort in p.rounds:
+        for k in cohort:
+            draws = torch_generator(p.recipe["seed"], "aside", "ditto", t, k)
+            batches = p.batches(k, p.recipe["epochs"], draws)
+
+            def pull(name: str, value: Tensor, w: Weights = w) -> Tensor:
+                return strength * (value - w[name])
+
+            own[k] = p.local(own[k] or p.initial, t, k, loss, names, pull, batches)
+        w = mean([p.local(w, t, k, loss, names) for k in cohort], p.shares(cohort))
+    return own
 
 
 # a net with a normaliser: Flatten, Linear(64, 16), BatchNorm1d, ReLU, Linear

@@ -65,7 +65,7 @@ def outcome(run: Run) -> dict[str, Tensor]:
         f"{client}.{name}": tensor
         for client, tensors in memories(run).items()
         for name, tensor in tensors.items()
-        if "." not in name  # a part's own memory is "part.name"
+        if "." not in name or name == "ditto.own"  # a part's own memory is "part.name"; ditto's is a model
     }
     return {**run.weights, **kept}
 

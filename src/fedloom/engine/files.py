@@ -54,6 +54,14 @@ def write_json(path: Path, content: Any) -> None:
     write(path, json.dumps(content, indent=2, allow_nan=False, default=str) + "\n")
 
 
+def read_json(path: Path) -> Any:
+    """The content of a JSON file; None where there is none that can be read."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+
+
 def append_line(path: Path, content: Mapping[str, Any]) -> None:
     """One line of JSON in one system call, so that a reader never sees half of it."""
     descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)

@@ -1,6 +1,7 @@
 """The run folder: what is in it, where, and how it comes into being and is read again.
 
-    recipe.yaml  initial.safetensors  partition.npz  rounds.jsonl  clients.jsonl  checkpoints/  final.safetensors  summary.json
+    recipe.yaml  initial.safetensors  partition.npz  inputs.json  rounds.jsonl  clients.jsonl  checkpoints/
+    final.safetensors  summary.json
 
 A split that changes in round 30 has partition-30.npz beside. The folder appears complete in one move, so one that exists
 can be resumed, whenever its run was ended.
@@ -21,7 +22,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from fedloom.data import ImageSet, Partition, load, stage_rounds
-from fedloom.engine.files import read_tensors, sweep, write, write_tensors
+from fedloom.engine.files import read_tensors, sweep, write, write_json, write_tensors
+from fedloom.engine.inputs import Inputs
 from fedloom.engine.setup import Experiment, about, prepare
 from fedloom.errors import FedloomError
 from fedloom.recipe import Recipe, read_recipe, recipe
@@ -36,6 +38,7 @@ class RunFolder:
         self.initial = self.path / "initial.safetensors"
         self.final = self.path / "final.safetensors"
         self.partition = self.path / "partition.npz"
+        self.inputs = self.path / "inputs.json"
         self.rounds = self.path / "rounds.jsonl"
         self.clients = self.path / "clients.jsonl"
         self.summary = self.path / "summary.json"
@@ -73,6 +76,11 @@ class RunFolder:
     def stage_partition(self, begin: int) -> Path:
         """Of the stage that begins in this round."""
         return self.partition if begin == 1 else self.path / f"partition-{begin}.npz"
+
+    def known_inputs(self) -> Inputs:
+        """What the net takes and tells, without the images it was trained on; a folder without that file needs them."""
+        found = Inputs.read(self.inputs)
+        return found if found is not None else Inputs.of(self.experiment())
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -116,6 +124,7 @@ def create(experiment: Experiment, path: Path) -> RunFolder:
         write(folder.recipe_yaml, experiment.recipe.to_yaml())
         for holding in experiment.holdings:
             holding.partition.save(folder.stage_partition(holding.begin))
+        write_json(folder.inputs, Inputs.of(experiment).to_json())
         metadata = {"recipe": experiment.recipe.digest(), "data": experiment.images.digest}
         if experiment.origin:
             metadata["origin"] = json.dumps(experiment.origin)

@@ -72,7 +72,7 @@ def perform(worker: Worker, board: Board, lane: int, order: dict[str, Any]) -> R
     if kind == "client":
         return worker.test_client(a["client"], a["round"], views, a["personal"])
     if kind == "tune":
-        return worker.tune(a["client"], views, a["regions"], a["epochs"], a["lr"])
+        return worker.tune(a["client"], views, a["regions"], a["epochs"], a["lr"], a["loss"], a["unseen"], a["first"])
     raise FedloomError(f"a lane was asked for {kind!r}, which it does not know")
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import count, islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import torch
@@ -18,9 +19,9 @@ from fedloom.engine.arena import scoped
 from fedloom.engine.descent import Downhill, Patience, adam
 from fedloom.engine.samples import Samples, held_back
 from fedloom.errors import FedloomError
-from fedloom.keys import numpy_generator, torch_generator
+from fedloom.keys import numpy_generator, seeded, torch_generator
 from fedloom.methods.part import Part
-from fedloom.methods.seen import Batch, Course, Data, Draw, Phase, Slots
+from fedloom.methods.seen import Batch, Correction, Course, Data, Draw, Phase, Slots
 from fedloom.nets import Net
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 Loss = Callable[[Batch], Tensor]
 PeerRow = tuple[Mapping[str, Tensor], int, float]  # upload, samples, share in the average
+Which = Literal["method", "objective", "ce"]  # objective and penalties | the objective alone | cross-entropy
 
 
 @dataclass(frozen=True)
@@ -108,7 +110,7 @@ class Scope:
         self._job = job
         self.name, self.task = part.name, job.worker.experiment.task_at(job.round)
         self.round = job.round
-        self.momentum = job.worker.experiment.recipe.momentum
+        self.momentum, self.epochs = job.worker.experiment.recipe.momentum, job.worker.experiment.recipe.epochs
         self.generator = job.generator
         self.memory = Slots(scoped(views.memory, part.name), f"{part.name}: client memory")
         self.broadcast = Slots(scoped(views.down, part.name), f"{part.name}: broadcast")
@@ -174,18 +176,23 @@ class Scope:
         data: Data | Draw = "own",
         objective: Loss | None = None,
         course: Course | None = None,
+        at: Tensor | None = None,
+        correct: Correction | None = None,
     ) -> None:
-        self._job.worker.velocity.zero_()
-        self._job.run(
-            [Phase(epochs, regions)],
-            lr=lr,
-            penalty=penalty,
-            by=self,
-            data=data,
-            objective=objective,
-            plain=objective is not None,
-            course=course,
-        )
+        if at is None:
+            self._job.worker.velocity.zero_()
+        with nullcontext() if at is None else self._job.aside(at, self.name):
+            self._job.run(
+                [Phase(epochs, regions)],
+                lr=lr,
+                penalty=penalty,
+                by=self,
+                data=data,
+                objective=objective,
+                plain=objective is not None or at is not None,
+                course=course,
+                correct=correct,
+            )
 
     def over(self, data: Data = "own") -> Iterator[Batch]:
         return self._job.over(self, data)
@@ -204,6 +211,8 @@ class Drive:
     objective: Loss | None = None  # in place of the method's loss, asked for by a part
     course: Course | None = None
     adam: torch.optim.Adam | None = None
+    correct: Correction | None = None  # a further correction, asked for by a part
+    loss: Which = "method"
 
     def rate(self, step: int) -> float:
         if self.course is None or not self.course.falling:
@@ -222,13 +231,16 @@ class ClientJob:
         views: Views,
         purpose: str = "local",
         peers: Sequence[PeerRow] = (),
+        stage: int = 0,  # the round whose data are meant, where that is not the round of the job
     ) -> None:
         experiment = worker.experiment
         self.worker, self.round, self.purpose = worker, round, purpose
         self.recipe = experiment.recipe
         self.lr = self.recipe.rate(max(round, 1))
         self.client, self.peers = client, peers
-        self.holding = experiment.at(round or self.recipe.rounds)  # fine-tuning, round 0, comes after the last one
+        self.holding = experiment.at(
+            round or stage or self.recipe.rounds
+        )  # fine-tuning, round 0, comes after the last one
         self._samples: dict[str, Samples] = {}
         self.generator = torch_generator(self.recipe.seed, purpose, round, "server" if client is None else client)
         worker.start.copy_(worker.weights.storage)
@@ -259,11 +271,13 @@ class ClientJob:
         lr: float | None = None,
         penalty: Loss | None = None,
         by: Scope | None = None,
+        correct: Correction | None = None,
         names: Sequence[str] | None = None,
         plain: bool = False,
         data: Data | Draw = "own",
         objective: Loss | None = None,
         course: Course | None = None,
+        loss: Which = "method",
     ) -> None:
         """Epochs over shuffled samples, or the steps of a course. `plain`: the method's loss, without its corrections."""
         worker = self.worker
@@ -278,7 +292,7 @@ class ClientJob:
             rate = self.lr if lr is None else lr
             moments = adam(worker.weights, stretches, rate, course, self.recipe.weight_decay)
             self.drive = drive = Drive(
-                stretches, rate, exchanged, plain, penalty, by, objective=objective, course=course, adam=moments
+                stretches, rate, exchanged, plain, penalty, by, objective, course, moments, correct, loss
             )
             worker.net.train()
             watch = Patience(worker, course)
@@ -324,6 +338,8 @@ class ClientJob:
             if drive.exchanged and not drive.plain:
                 for part in worker.corrections:
                     part.correct(g[: len(self.w)], self.scopes[part.name])
+            if drive.exchanged and drive.correct is not None and drive.by is not None:
+                drive.correct(g[: len(self.w)], drive.by)
             if recipe.clip is not None:
                 _clip([g[s] for s in drive.stretches], recipe.clip)
             if drive.adam is not None:
@@ -367,12 +383,12 @@ class ClientJob:
 
     def total(self, batch: LocalBatch, drive: Drive | None = None) -> Tensor:
         """Objective, then penalties in the order of the sum."""
-        worker = self.worker
+        worker, which = self.worker, "method" if drive is None else drive.loss
         if drive is not None and drive.objective is not None and drive.by is not None:
             batch.client = drive.by
             return drive.objective(batch)
-        loss = self.objective(batch)
-        for part in worker.penalties:
+        loss = F.cross_entropy(batch.logits, batch.y) if which == "ce" else self.objective(batch)
+        for part in worker.penalties if which == "method" else ():
             batch.client = self.scopes[part.name]
             term, share = part.penalty(batch), getattr(part, "mix", None)
             loss = loss + term if share is None else share * loss + (1 - share) * term
@@ -400,6 +416,28 @@ class ClientJob:
         if before is not None:
             worker.weights.storage.copy_(before)
         return worker.weights.gradient[: len(self.w)].clone()
+
+    @contextmanager
+    def aside(self, storage: Tensor, purpose: str) -> Iterator[None]:
+        """Work on another whole storage, with draws of its own; the client's own stream is then as if nothing was."""
+        worker, seed = self.worker, self.recipe.seed
+        before, velocity = worker.weights.storage.clone(), worker.velocity.clone()
+        counters = [(buffer, buffer.clone()) for buffer in worker.weights.counters]
+        kept = self.generator, self.exchanged_steps, self.loss, self.losses, self.drive
+        self.generator = torch_generator(
+            seed, "aside", purpose, self.round, "server" if self.client is None else self.client
+        )
+        self.loss = torch.zeros_like(self.loss)
+        worker.weights.storage.copy_(storage)
+        worker.velocity.zero_()
+        with seeded(seed, "forward-aside", purpose, self.round, "server" if self.client is None else self.client):
+            yield
+        storage.copy_(worker.weights.storage)
+        worker.weights.storage.copy_(before)
+        worker.velocity.copy_(velocity)
+        for buffer, value in counters:
+            buffer.copy_(value)
+        self.generator, self.exchanged_steps, self.loss, self.losses, self.drive = kept
 
     # data
 

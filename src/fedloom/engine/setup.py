@@ -160,14 +160,22 @@ def one_thread() -> Iterator[None]:
 
 
 def prepare(
-    recipe: Recipe, partition: Sequence[Partition] | Partition = (), initial: Mapping[str, Tensor] | None = None
+    recipe: Recipe,
+    partition: Sequence[Partition] | Partition = (),
+    initial: Mapping[str, Tensor] | None = None,
+    *,
+    images: ImageSet | None = None,
+    task: Task | None = None,
 ) -> Experiment:
     """Load, split and build what the recipe names; stored partitions, one a stage, and stored first weights are used
-    as they are."""
+    as they are.
+
+    `images` and `task`: those of somebody who was not in the federation, and what the federation's task was.
+    """
     import_parts(recipe.parts)
     chosen = method(recipe.method)
     with about("data"):
-        images = load(recipe.data.name, recipe.data.resize)
+        images = images or load(recipe.data.name, recipe.data.resize)
         pipeline = Pipeline.of(images, recipe.data.normalize, recipe.augment)
     pool, validation, index = hold_back(images, recipe)
     public = _public(images, pipeline, recipe, index)
@@ -177,7 +185,7 @@ def prepare(
         holdings = stages(recipe.split, images, recipe.clients, recipe.seed, pool, known, further)
         if holdings[-1].begin > recipe.rounds:
             raise FedloomError(f"split changes in round {holdings[-1].begin}, but there are {recipe.rounds} rounds")
-    task = Task(
+    task = task or Task(
         shape=images.shape,
         classes=images.classes,
         clients=recipe.clients,

@@ -15,9 +15,9 @@ from torch import Tensor
 from fedloom.data import Pictures
 from fedloom.engine.arena import scoped
 from fedloom.engine.batches import cut
-from fedloom.engine.local import ClientJob, Views
+from fedloom.engine.local import ClientJob, Views, Which
 from fedloom.engine.setup import Experiment
-from fedloom.keys import seeded
+from fedloom.keys import seeded, torch_generator
 from fedloom.methods.part import Part
 from fedloom.methods.seen import Phase, Slots
 from fedloom.nets import Net, batch_normalisers, use_test_batch
@@ -41,6 +41,7 @@ class Worker:
         method = experiment.method
         self.timed = method.hooked("at_round")
         self.objective, self.gradient = method.the("objective"), method.the("gradient")
+        self.reader = method.the("own_logits")
         self.penalties, self.corrections = method.hooked("penalty"), method.hooked("correct")
         arranger = method.the("phases")
         self.phases = arranger.phases(recipe.epochs) if arranger else [Phase(recipe.epochs)]
@@ -145,33 +146,78 @@ class Worker:
     def _part(self, name: str) -> Part:
         return next(part for part in self.experiment.method.parts if part.name == name)
 
-    def tune(self, client: int, views: Views, regions: Sequence[str], epochs: int, lr: float) -> dict[str, Any]:
-        """Fine-tune from the served weights; accuracy on the client's own test images before and after every epoch."""
+    def own(self, client: int, views: Views, round: int = 0) -> ClientJob:
+        """The client's own model: its personal regions over the served weights, then what parts do to personalise it."""
         self.receive(views.down, views.memory)
-        job = ClientJob(self, client, 0, views, purpose="tune")
-        names = [
-            name
-            for name in self.layout.regions.select(*regions)
-            if name not in self.layout.regions.statistics and name not in self.layout.regions.constant
-        ]
-        own = job.holding.test(client)
-        correct = [int(self.correct(own).sum())]
+        job = ClientJob(self, client, 0, views, purpose="tune", stage=round)
+        if len(job.own):
+            with seeded(self.experiment.recipe.seed, "forward-own", client):
+                for part in self.experiment.method.hooked("personalise"):
+                    part.personalise(job.scopes[part.name])
+        return job
+
+    def tune(
+        self,
+        client: int,
+        views: Views,
+        regions: Sequence[str],
+        epochs: int,
+        lr: float,
+        loss: Which = "method",
+        unseen: int = 0,
+        first: bool = True,
+    ) -> dict[str, Any]:
+        """Fine-tune the client's own model; its test images that come out right after every epoch, and `first` before.
+
+        `unseen`: also, at the beginning and the end, of at most so many test images of classes that it never saw.
+        """
+        job = self.own(client, views)
+        names = self.tunable(regions)
+        mine = job.holding.test(client)
+        others = self.unseen(job, unseen)
+        correct, forgotten = [], []
+
+        def test(edge: bool) -> None:
+            correct.append(int(self.correct(mine, counts=job.own.counts).sum()))
+            if edge and len(others):
+                forgotten.append(int(self.correct(others, counts=job.own.counts).sum()))
+
+        if first:
+            test(True)
         with seeded(self.experiment.recipe.seed, "forward-tune", client):
-            for part in self.experiment.method.hooked("personalise"):
-                part.personalise(job.scopes[part.name])
-            for _ in range(epochs):
-                job.run([Phase(1)], lr=lr, names=names, plain=True)
-                correct.append(int(self.correct(own).sum()))
-        return {"correct": correct, "total": len(own)}
+            for epoch in range(epochs):
+                job.run([Phase(1)], lr=lr, names=names, plain=True, loss=loss)
+                test(epoch == epochs - 1)
+        return {"correct": correct, "total": len(mine), "unseen": forgotten, "unseen_total": len(others)}
+
+    def tunable(self, regions: Sequence[str]) -> list[str]:
+        """The parameters of these regions that may be fine-tuned: all but those that are fixed for good."""
+        known = self.layout.regions
+        return [n for n in known.select(*regions) if n not in known.statistics and n not in known.constant]
+
+    def unseen(self, job: ClientJob, most: int) -> Pictures:
+        """Pooled test images, at most so many, of the classes that the client has no training image of."""
+        pooled = job.holding.pooled(0, len(self.experiment.images.test_y) if most else 0)
+        absent = job.own.counts.cpu() == 0
+        found = torch.nonzero(absent[pooled.y]).flatten()
+        if len(found) > most:
+            generator = torch_generator(self.experiment.recipe.seed, "unseen", str(job.client))
+            found = found[torch.randperm(len(found), generator=generator)[:most].sort().values]
+        return pooled[found]
 
     def test_client(self, client: int, round: int, views: Views, personal: bool) -> dict[str, Any]:
         """The client's own test images after a round, under the global weights or under its own."""
-        self.receive(views.down, views.memory if personal else None)
-        own = self.experiment.at(round).test(client)
-        return {"correct": int(self.correct(own, borrowed=not personal).sum()), "total": len(own)}
+        mine = self.experiment.at(round).test(client)
+        if personal:
+            hits = self.correct(mine, counts=self.own(client, views, round).own.counts)
+        else:
+            self.receive(views.down, None)
+            hits = self.correct(mine, borrowed=True)
+        return {"correct": int(hits.sum()), "total": len(mine)}
 
-    def correct(self, pictures: Pictures, borrowed: bool = False) -> Tensor:
-        """Which of these images the net now gets right. `borrowed`: it has no statistics of its own."""
+    def correct(self, pictures: Pictures, borrowed: bool = False, counts: Tensor | None = None) -> Tensor:
+        """Which of these images the net now gets right. `borrowed`: it has no statistics of its own. `counts`: it is the own
+        model of a client that holds so many of each class."""
         self.net.eval()
         if borrowed and self.experiment.recipe.bn == "local":
             use_test_batch(self.normalisers)
@@ -183,7 +229,10 @@ class Worker:
         with torch.no_grad(), self.autocast(), seeded(*key):
             for stretch in cut(len(pictures), size, alone=not self.normalisers):
                 batch = self.experiment.pipeline(pictures.x[pictures.rows[stretch]], None).to(self.device)
-                hits.append(self.net(batch).argmax(1).cpu() == pictures.y[stretch])
+                logits = self.net(batch)
+                if self.reader is not None and counts is not None:
+                    logits = self.reader.own_logits(logits, counts)
+                hits.append(logits.argmax(1).cpu() == pictures.y[stretch])
         return torch.cat(hits) if hits else torch.empty(0, dtype=torch.bool)
 
 

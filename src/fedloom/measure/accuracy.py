@@ -5,7 +5,8 @@
     domain_accuracy      test_accuracy by domain, where the set has domains
     validation_accuracy  the same on training images that no client holds
     client accuracy      the served global model on each client's own test images
-    personal accuracy    each client's own model (its personal regions over the global ones) on its own test images
+    personal accuracy    each client's own model on its own test images: its personal regions over the global ones, then
+                         what parts do to personalise it (ditto's own vector, perfedavg's step)
 
 The server's model has the personal regions as drawn. A client that never took part is tested with those as well. Under
 `bn: local` the server has no statistics of its own: there, the test batch's are used.
@@ -77,8 +78,10 @@ def by_client(federation: Federation, fresh: bool = True) -> dict[str, Any]:
 
 
 def is_personal(federation: Federation) -> bool:
-    layout = federation.experiment.layout
-    return bool(layout.personal or layout.personal_statistics)
+    """Whether clients have models of their own, before any fine-tuning."""
+    layout, method = federation.experiment.layout, federation.experiment.method
+    makes = method.hooked("personalise") or method.the("own_logits")
+    return bool(layout.personal or layout.personal_statistics or makes)
 
 
 def remember(federation: Federation, client: int) -> Callable[[int], None]:

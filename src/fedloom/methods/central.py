@@ -29,6 +29,7 @@ class Central(Part):
     pooled: ClassVar[bool] = True
     beside: ClassVar[frozenset[str] | None] = frozenset(
         {"build", "regions", "phases", "objective", "penalty", "mix", "personalise", "check", "summary"}
+        | {"own_logits"}
         | {"findings", "fixes", "tell", "conclude"}
     )
     because: ClassVar[str] = "and with central there is one worker that holds all data"

@@ -53,6 +53,7 @@ class DP(Part):
     always: ClassVar[bool] = True
     beside: ClassVar[frozenset[str] | None] = frozenset(
         {"build", "regions", "phases", "objective", "penalty", "mix", "gradient", "correct", "finish", "personalise"}
+        | {"own_logits"}
         | {"client_memory", "server_memory", "broadcast", "served", "check", "summary"}
         | {"findings", "fixes", "tell", "conclude"}  # a survey is seen in the plan
     )

@@ -3,7 +3,8 @@
     z_c = E_c <v_c, f> / T,   E_c = C n_c / n,   L = cross-entropy of z
 
 Features are batch-normalised (without the L2 norm), V is a fixed simplex ETF. A class that a client does not hold has
-the zero vector, so logit 0, not -inf. The global model is tested with the plain simplex. Default T = 0.2, the default
+the zero vector, so logit 0, not -inf. The global model is tested with the plain simplex, a client's own model with its
+scaled one. Default T = 0.2, the default
 of the authors' code (their README prints 1e-5). Departure: FedDr+'s port adds a projection and L2 norm, although that
 paper lists FedGELA without them; here it is as its authors have it.
 """
@@ -37,8 +38,11 @@ class Gela(Part):
         return net
 
     def objective(self, batch: Batch) -> Tensor:
-        share = batch.counts * (len(batch.counts) / batch.counts.sum())  # E_c
-        return F.cross_entropy(batch.logits * share / self.temperature, batch.y)
+        return F.cross_entropy(self.own_logits(batch.logits, batch.counts) / self.temperature, batch.y)
+
+    def own_logits(self, logits: Tensor, counts: Tensor) -> Tensor:
+        share = counts * (len(counts) / counts.sum())  # E_c
+        return logits * share
 
 
 alias("fedgela", "gela", "fixed simplex head scaled by class counts", "Fan et al. 2023, FedGELA")

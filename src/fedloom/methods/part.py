@@ -43,6 +43,7 @@ EXCLUSIVE = {
     "gradient": "how the gradient is found",
     "combine": "how updates are combined",
     "served": "which weights are handed out",
+    "own_logits": "how a client reads its own logits",
 }
 DOES = {  # how a refusal names what a part does
     "server_memory": "keeps something at the server between rounds",
@@ -163,7 +164,11 @@ class Part(BaseModel):
         """The client's side of a survey: fill the findings; they are summed over all clients."""
 
     def personalise(self, client: Client) -> None:
-        """What a client does before its personal test, beyond plain fine-tuning."""
+        """What makes the client's own model out of the weights it holds, before its personal test and any fine-tuning."""
+
+    def own_logits(self, logits: Tensor, counts: Tensor) -> Tensor:
+        """How a client with these class counts reads the logits of its own model, where that is not as they are."""
+        return logits
 
     # on the server
     def after_uploads(self, server: Server) -> None:

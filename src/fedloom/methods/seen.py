@@ -15,6 +15,7 @@ Memory = dict[str, Tensor]
 # A client's own training images | those held back for validation | those that belong to nobody | by their indices
 Data = Literal["own", "held", "public"] | Tensor
 Draw = Callable[[torch.Generator], tuple[Tensor, Tensor]]  # makes a batch (x, y) of images that are not in the data
+Correction = Callable[[Tensor, "Client"], None]  # changes the gradient of what is exchanged, in place
 
 
 @dataclass(frozen=True)
@@ -181,6 +182,8 @@ class Client(Protocol):
     @property
     def momentum(self) -> float: ...
     @property
+    def epochs(self) -> int: ...  # of a round, as the recipe says
+    @property
     def w(self) -> Tensor: ...  # live: it moves as the client trains
     @property
     def start(self) -> Tensor: ...  # as broadcast
@@ -221,9 +224,14 @@ class Client(Protocol):
         data: Data | Draw = "own",
         objective: Callable[[Batch], Tensor] | None = None,
         course: Course | None = None,
+        at: Tensor | None = None,
+        correct: Correction | None = None,
     ) -> None:
         """Further work by the same local loop, on the client's own images or on others. An `objective` takes the place of
-        the method's loss and of its corrections; a `course` the place of epochs.
+        the method's loss and of its corrections; a `course` the place of epochs. `correct` is a further correction.
+
+        `at`: another whole storage is trained in place (under the method's loss, without its corrections and its
+        `gradient`), with draws of its own, and `w` shows it meanwhile; afterwards the client stands as if nothing had been.
         """
         ...
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -78,25 +79,29 @@ def comparison_table(found: Comparison) -> Table:
     """One row a method; the best of each accuracy column in bold."""
     seeds = len(found.of(found.rows[0]))
     over = f"mean ± deviation over {seeds} seeds" if seeds > 1 else "one seed"
-    names = ["global", "client"] + (["personal"] if found.tuning else [])
-    titles = {"global": "global", "client": "clients", "personal": "personal"}
+    names = ["global", "client"] + (["personal", "worst", "unseen"] if found.tuning else [])
+    titles = {"global": "global", "client": "clients", "personal": "personal", "worst": "worst", "unseen": "unseen"}
     table = plain_table(f"accuracy in %, {over}", ["method", *(titles[n] for n in names), "s/round", "MB/round"])
-    best = {name: max(round(found.mean(row, name), 4) for row in found.rows) for name in names}
+    best = {name: max(round(found.mean(row, name), 4) for row in found.rows) for name in names[:3]}
     for row in found.rows:
         cells = []
         for name in names:
             mean, deviation = found.mean(row, name), found.deviation(row, name)
-            text = percent(mean, deviation if seeds > 1 else None)
-            cells.append(f"[bold]{text}[/bold]" if round(mean, 4) == best[name] else text)
+            text = "-" if math.isnan(mean) else percent(mean, deviation if seeds > 1 and name in best else None)
+            cells.append(f"[bold]{text}[/bold]" if round(mean, 4) == best.get(name) else text)
         table.add_row(escape(row), *cells, f"{found.mean(row, 'seconds'):.2f}", f"{found.mean(row, 'bytes') / 1e6:.2f}")
     return table
 
 
 def comparison_legend(found: Comparison) -> str:
-    text = "global: the global model on the pooled test set; clients: before fine-tuning, on each client's own test set"
+    text = (
+        "global: the global model on the pooled test set; clients: before fine-tuning, on each client's own test set, its own "
+        "model where the method gives it one"
+    )
     if found.tuning:
         t = found.tuning
         text += f"; personal: the same after {t.epochs} epochs of fine-tuning ({t.part}, {t.rate_share:g} x the method's lr)"
+        text += "; worst: of its clients; unseen: that model on test images of classes that its client never saw"
     return text + "."
 
 
