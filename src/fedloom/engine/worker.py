@@ -215,6 +215,12 @@ class Worker:
             hits = self.correct(index, borrowed=True)
         return {"correct": int(hits.sum()), "total": len(index)}
 
+    def evaluating(self, borrowed: bool) -> None:
+        """The mode that evaluation uses. `borrowed`: the net has no statistics of its own."""
+        self.net.eval()
+        if borrowed and self.experiment.recipe.bn == "local":
+            use_test_batch(self.normalisers)
+
     def correct(
         self, index: Tensor, borrowed: bool = False, validation: bool = False, counts: Tensor | None = None
     ) -> Tensor:
@@ -222,9 +228,7 @@ class Worker:
         the own model of a client that holds so many of each class."""
         images = self.experiment.images
         x, y = (images.train_x, images.train_y) if validation else (images.test_x, images.test_y)
-        self.net.eval()
-        if borrowed and self.experiment.recipe.bn == "local":
-            use_test_batch(self.normalisers)
+        self.evaluating(borrowed)
         hits = []
         size = self.experiment.recipe.eval_batch
         first = int(index[0]) if len(index) else 0  # layers that draw in evaluation: the same for any number of lanes
