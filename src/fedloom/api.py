@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from fedloom.compare import CellWatcher, Comparison, Tuning, compare_cells, plan
+from fedloom.engine.folder import RunFolder
 from fedloom.engine.local import Which
 from fedloom.errors import FedloomError
-from fedloom.measure.personal import UNSEEN, Personal, Tuned
+from fedloom.measure.analyze import Analysis, Question, answer
+from fedloom.measure.personal import UNSEEN, Personal, Tuned, restore_finished
 from fedloom.methods import Method, Part
 from fedloom.personal import Tuning as FineTuning
 from fedloom.personal import personalize_run
 from fedloom.recipe import Recipe, read_recipe, recipe
 from fedloom.report.split_picture import write_picture
-from fedloom.run import Run, Watcher, resume, start
+from fedloom.run import Run, Watcher, federation, resume, start
 from fedloom.splitting import Split, make_split, read_split
 
 
@@ -91,6 +93,28 @@ def personalize(
     """
     tuning = FineTuning(part, epochs, lr, loss)
     return personalize_run(path, [tuning], again=True, unseen=unseen, done=done)[0]
+
+
+def analyze(
+    path: str | Path | Run,
+    what: str | Sequence[str] = (),
+    clients: Sequence[int] | str | None = None,
+    images: int | None = None,
+    target: float | Sequence[float] | str | None = None,
+    tell: Callable[[str], None] | None = None,
+) -> Analysis:
+    """Measure a finished run: `analyze(run, what="factors,norms", clients=[0, 3])`; tables go into its folder.
+
+    Without `what`, everything. `clients`: whose local models are made again (at most ten of the last cohort, if none are
+    named; "all" for everybody). `images`: at most so many test images. `target`: accuracies whose cost is asked for.
+    """
+    folder = RunFolder(path.path if isinstance(path, Run) else path)
+    question = Question.of(what, clients, images, target)
+    experiment = folder.experiment()
+    with federation(experiment, folder, question.rows(experiment.recipe.clients)) as fed:
+        restore_finished(fed, folder)
+        with folder.held():
+            return answer(fed, folder, question, tell or (lambda text: None))
 
 
 def compare(

@@ -19,9 +19,11 @@ from fedloom.compare import Tuning
 from fedloom.data import list_sets, list_splits
 from fedloom.engine.setup import import_parts
 from fedloom.errors import FedloomError, Interrupted
+from fedloom.measure.analyze import WHAT
 from fedloom.methods import list_methods
 from fedloom.nets import list_models
 from fedloom.recipe import assign, read_recipe
+from fedloom.report.analysis import analysis_tables
 from fedloom.report.progress import Bar
 from fedloom.report.split_view import split_view
 from fedloom.report.table import comparison_legend, comparison_table, domain_table, listing, summary_table
@@ -59,6 +61,7 @@ FLAGS = {
     "seed": "of everything that is drawn",
     "eval_every": "rounds between tests (0: only after the last)",
     "init": "PATH.safetensors | hf:owner/name[/file]: first weights, where names and shapes match",
+    "analyze_every": "rounds between analyses of factors, norms, alignment and drift (0: none)",
     "name": "the run goes to runs/NAME",
     "out": "the run goes here",
 }
@@ -194,6 +197,33 @@ def split(
     written += [] if picture is None else api.draw_split(found, picture)
     for path in written:
         out.print(f"written: {path}", highlight=False, soft_wrap=True)
+
+
+@app.command()
+def analyze(
+    path: Annotated[Path, Argument(help="the folder of a finished run", show_default=False)],
+    what: Annotated[str, Option(help=f"all, or some of: {','.join(WHAT)}")] = "all",
+    clients: Annotated[
+        str | None,
+        Option(
+            help="whose local models are made again: 0,3,7 | all (otherwise ten of the last round)", show_default=False
+        ),
+    ] = None,
+    images: Annotated[
+        int | None, Option(help="at most so many test images, of each class alike", show_default=False)
+    ] = None,
+    target: Annotated[
+        str | None, Option(help="accuracies whose cost is asked for: 0.6,0.8", show_default=False)
+    ] = None,
+) -> None:
+    """Factors, norms, alignment, drift, embeddings, cost: tables in the run folder."""
+    with err.status("analysing") as status:
+        found = api.analyze(
+            path, "" if what == "all" else what, clients, images, target, lambda text: status.update(text)
+        )
+    for table in analysis_tables(found.summary, found.what):
+        out.print(table)
+    out.print(f"tables: {found.path}", highlight=False, soft_wrap=True)
 
 
 @app.command(name="list")

@@ -33,6 +33,7 @@ from fedloom.engine.state import State
 from fedloom.engine.worker import Worker
 from fedloom.errors import Interrupted
 from fedloom.measure.accuracy import by_client, is_personal, pooled, spread
+from fedloom.measure.during import Periodic
 from fedloom.recipe import Recipe
 from fedloom.weights import digest
 
@@ -106,11 +107,11 @@ def resume(path: str | Path, watcher: Watcher | None = None, lanes: int | str | 
 
 
 @contextmanager
-def federation(experiment: Experiment, folder: RunFolder) -> Iterator[Federation]:
-    """The machinery of a run, not yet at any round."""
+def federation(experiment: Experiment, folder: RunFolder, rows: int = 0) -> Iterator[Federation]:
+    """The machinery of a run, not yet at any round. `rows`: room for as many clients at once, where that is more."""
     lanes = count(experiment.recipe.lanes, experiment.recipe.device)
     with one_thread():
-        board = Board(experiment, max(experiment.recipe.cohort_size, lanes))
+        board = Board(experiment, max(experiment.recipe.cohort_size, lanes, rows))
         budget = experiment.recipe.memory_mb * 1e6
         memory = ClientMemory(experiment.messages.memory, experiment.messages.memory_row, folder.client_memory, budget)
         with Lanes(Worker(experiment), board, lanes) as running:
@@ -127,12 +128,16 @@ def _go(experiment: Experiment, folder: RunFolder, watcher: Watcher) -> Run:
             watcher.note(f"passed over a checkpoint: {text}")
         keep_lines(folder.rounds, rounds[: state.round])
         keep_lines(folder.clients, [clients[number] for number in sorted(clients) if number <= state.round])
+        analysis = Periodic(recipe.analyze_every, recipe.rounds, folder.analysis)
+        analysis.cut(state.round)
+        fed.observer = analysis
         watcher.begin(experiment, folder.path, state.round)
         fed.progress, fed.interruptible = watcher.client, interrupts.now
         saved, saved_round = time.monotonic(), state.round
         try:
             while state.round < recipe.rounds:
                 line = fed.round()
+                analysis.write()
                 line.update(_evaluate(fed, folder))
                 append_line(folder.rounds, line)
                 watcher.round(line)

@@ -22,9 +22,9 @@ class Board:
         self.down = {**experiment.messages.down.views(self.down_row), "round": shared(8).view(torch.int64)[0]}
         self._up, self._memory = experiment.messages.up, experiment.messages.memory
         self.up_rows = shared(rows * experiment.messages.up.nbytes).view(rows, experiment.messages.up.nbytes)
-        self.memory_rows = shared(rows * experiment.messages.memory.nbytes).view(
-            rows, experiment.messages.memory.nbytes
-        )
+        size = experiment.messages.memory.nbytes
+        self.memory_rows = shared(rows * size).view(rows, size)
+        self.before_rows = shared(rows * size).view(rows, size)  # by lane: a client's memory before the round
         self.message_row = shared(experiment.messages.message.nbytes)
         self.message = experiment.messages.message.views(self.message_row)
         self._server, self._findings = experiment.messages.server, experiment.messages.findings
@@ -49,6 +49,9 @@ class Board:
 
     def findings(self, row: int) -> dict[str, Tensor]:
         return self._findings.views(self.finding_rows[row])
+
+    def before(self, lane: int) -> dict[str, Tensor]:
+        return self._memory.views(self.before_rows[lane])
 
     def broadcast(self, tensors: Mapping[str, Tensor]) -> None:
         for name, view in self.down.items():

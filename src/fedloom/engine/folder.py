@@ -44,6 +44,7 @@ class RunFolder:
         self.summary = self.path / "summary.json"
         self.checkpoints = self.path / "checkpoints"
         self.client_memory = self.checkpoints / "clients"
+        self.analysis = self.path / "analysis"
 
     @property
     def finished(self) -> bool:
@@ -92,7 +93,7 @@ class RunFolder:
                 if time.monotonic() > until:
                     raise FedloomError(f"{self.path}: another process is at work on this run; wait for it or end it")
                 time.sleep(0.05)
-            for place in (self.path, self.checkpoints, self.client_memory):
+            for place in (self.path, self.checkpoints, self.client_memory, self.analysis):
                 sweep(place)
             yield
         finally:

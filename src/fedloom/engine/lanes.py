@@ -46,6 +46,10 @@ class Job:
     prepare: Callable[[int], None] | None = None  # gets the number of the lane
 
 
+Perform = Callable[[Worker, Board, int, dict[str, Any]], Report]  # the last two: number of the lane, arguments
+KINDS: dict[str, Perform] = {}  # further kinds of jobs, brought by modules that the engine does not know
+
+
 def perform(worker: Worker, board: Board, lane: int, order: dict[str, Any]) -> Report:
     """What a lane does with a job."""
     kind, a = order["kind"], order["arguments"]
@@ -73,6 +77,8 @@ def perform(worker: Worker, board: Board, lane: int, order: dict[str, Any]) -> R
         return worker.test_client(a["client"], a["round"], views, a["personal"])
     if kind == "tune":
         return worker.tune(a["client"], views, a["regions"], a["epochs"], a["lr"], a["loss"], a["unseen"], a["first"])
+    if kind in KINDS:
+        return KINDS[kind](worker, board, lane, a)
     raise FedloomError(f"a lane was asked for {kind!r}, which it does not know")
 
 

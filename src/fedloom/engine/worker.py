@@ -215,12 +215,16 @@ class Worker:
             hits = self.correct(mine, borrowed=True)
         return {"correct": int(hits.sum()), "total": len(mine)}
 
-    def correct(self, pictures: Pictures, borrowed: bool = False, counts: Tensor | None = None) -> Tensor:
-        """Which of these images the net now gets right. `borrowed`: it has no statistics of its own. `counts`: it is the own
-        model of a client that holds so many of each class."""
+    def evaluating(self, borrowed: bool) -> None:
+        """The mode that evaluation uses. `borrowed`: the net has no statistics of its own."""
         self.net.eval()
         if borrowed and self.experiment.recipe.bn == "local":
             use_test_batch(self.normalisers)
+
+    def correct(self, pictures: Pictures, borrowed: bool = False, counts: Tensor | None = None) -> Tensor:
+        """Which of these images the net now gets right. `borrowed`: it has no statistics of its own. `counts`: it is the own
+        model of a client that holds so many of each class."""
+        self.evaluating(borrowed)
         hits = []
         size = self.experiment.recipe.eval_batch
         first = int(pictures.rows[0]) if len(pictures) else 0  # layers that draw in evaluation: the same for any lanes
