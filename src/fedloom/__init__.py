@@ -3,7 +3,7 @@
 __version__ = "0.1.0"
 
 from fedloom.adopt import Adopted, adopt
-from fedloom.api import compare, personalize, run
+from fedloom.api import compare, personalize, run, sweep
 from fedloom.errors import FedloomError
 from fedloom.export import Exported, export
 from fedloom.methods import Method, Part, Phase, method
@@ -28,4 +28,5 @@ __all__ = [
     "personalize",
     "personalize_run",
     "run",
+    "sweep",
 ]

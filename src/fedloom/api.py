@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,9 @@ from fedloom.methods import Method, Part
 from fedloom.personal import Tuning as FineTuning
 from fedloom.personal import personalize_run
 from fedloom.recipe import Recipe, read_recipe, recipe
+from fedloom.report.grid import save as save_tables
 from fedloom.run import Run, Watcher, resume, start
+from fedloom.sweep import grid
 
 
 def run(
@@ -77,4 +79,29 @@ def compare(
     **fields: Any,
 ) -> Comparison:
     """Run several methods on the same clients: `compare("fedavg; fn @ lr=0.3", seeds=3, data="digits", rounds=20)`."""
-    return compare_cells(plan(methods, seeds, gather(given, fields)), tuning, watcher)
+    found = compare_cells(plan(methods, seeds, gather(given, fields), tuning=tuning), tuning, watcher)
+    save_tables(found)
+    return found
+
+
+def sweep(
+    over: Sequence[str] | Mapping[str, Sequence[Any]],
+    methods: str | list[str] | None = None,
+    seeds: int | None = None,
+    *,
+    given: Recipe | str | Path | Mapping[str, Any] | None = None,
+    tuning: Tuning | None = None,
+    watcher: CellWatcher | None = None,
+    **fields: Any,
+) -> Comparison:
+    """Run a grid: `sweep({"lr": [0.01, 0.03], "epochs": [1, 5]}, methods="fedavg; fn", seeds=3, rounds=20)`."""
+    asked, whole = grid(over), gather(given, fields)
+    if asked.methods is not None and methods is not None:
+        raise FedloomError("over: methods are given twice; leave out --methods or --over method=…")
+    if asked.seeds is not None and seeds is not None:
+        raise FedloomError("over: seeds are given twice; leave out --seeds or --over seed=…")
+    rows = asked.methods or methods or str(whole.get("method", recipe(whole).method))
+    cells = plan(rows, asked.seeds or (1 if seeds is None else seeds), whole, asked.points, tuning)
+    found = compare_cells(cells, tuning, watcher)
+    save_tables(found)
+    return found

@@ -15,15 +15,17 @@ from typer import Argument, Option
 from fedloom import __version__, api
 from fedloom.bench import bench as run_bench
 from fedloom.cli_personal import register as register_personal
-from fedloom.compare import Tuning
+from fedloom.compare import Comparison, Tuning
 from fedloom.data import list_sets, list_splits
 from fedloom.engine.setup import import_parts
 from fedloom.errors import FedloomError, Interrupted
 from fedloom.methods import list_methods
 from fedloom.nets import list_models
 from fedloom.recipe import assign, read_recipe
+from fedloom.report.grid import sheets
 from fedloom.report.progress import Bar
-from fedloom.report.table import comparison_legend, comparison_table, listing, summary_table
+from fedloom.report.sheet import rich_table
+from fedloom.report.table import listing, summary_table
 
 app = typer.Typer(
     help="Federated learning for clients whose data disagree: a method is a sum of parts.",
@@ -161,10 +163,36 @@ def compare(
     tuning = Tuning(personal_part, personal_epochs, personal_rate) if personal else None  # type: ignore[arg-type]
     with Bar(out) as bar:
         found = api.compare(methods, seeds, given=_fields(recipe, flags), tuning=tuning, watcher=bar)
-    out.print(comparison_table(found))
-    out.print(comparison_legend(found), highlight=False)
-    root = found.results[0].run.path.parent.parent
-    out.print(f"run folders: {root}/*/seed*", highlight=False, soft_wrap=True)
+    _show(found)
+
+
+@app.command()
+@recipe_flags
+def sweep(
+    recipe: Annotated[Path | None, Argument(help="a YAML file; flags go over it", show_default=False)] = None,
+    over: Annotated[
+        list[str] | None, Option(help='field=value,value; again for more fields; also "method=fedavg,fn" and seed=0,1')
+    ] = None,
+    methods: Annotated[str | None, Option(help='rows of the grid: "fedavg; fn; dr + fd"', show_default=False)] = None,
+    seeds: Annotated[int | None, Option(help="how many seeds, beginning with --seed", show_default="1")] = None,
+    **flags: Any,
+) -> None:
+    """Run a grid of settings; the same command carries on after an interruption and skips finished cells."""
+    with Bar(out) as bar:
+        found = api.sweep(over or [], methods, seeds, given=_fields(recipe, flags), watcher=bar)
+    _show(found)
+
+
+def _show(found: Comparison) -> None:
+    """The tables, what must be said of them, and where everything is."""
+    for sheet in (made := sheets(found)):
+        out.print(rich_table(sheet))
+    for note in made[-1].notes:
+        out.print(note, highlight=False, markup=False, style="red" if note.startswith("Failed:") else None)
+    depth = "*/" * (2 if found.points != [()] else 1)
+    out.print(f"run folders: {found.root}/{depth}seed*; tables: {found.root}/table.*", highlight=False, soft_wrap=True)
+    if found.failures:
+        raise typer.Exit(1)
 
 
 @app.command(name="list")

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from fedloom import __version__
+from fedloom.data import Partition
 from fedloom.engine import checkpoint
 from fedloom.engine.board import Board
 from fedloom.engine.files import append_line, keep_lines, read_lines, read_tensors, write_json, write_tensors
@@ -82,9 +83,9 @@ class Run:
         return read_tensors(self.path / "final.safetensors")[0]
 
 
-def start(recipe: Recipe, watcher: Watcher | None = None) -> Run:
-    """Run a recipe in a new folder."""
-    experiment = prepare(recipe)
+def start(recipe: Recipe, watcher: Watcher | None = None, partition: Partition | None = None) -> Run:
+    """Run a recipe in a new folder; `partition` is its split, where that was dealt before."""
+    experiment = prepare(recipe, partition)
     path = place(recipe, recipe.method)
     name = path.name.lstrip(".") or None  # a hidden folder, or the one we stand in
     experiment = replace(experiment, recipe=experiment.told().changed(name=name, out=str(path)))
