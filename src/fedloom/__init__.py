@@ -3,7 +3,7 @@
 __version__ = "0.1.0"
 
 from fedloom.adopt import Adopted, adopt
-from fedloom.api import compare, personalize, run, sweep
+from fedloom.api import compare, personalize, report, run, sweep
 from fedloom.errors import FedloomError
 from fedloom.export import Exported, export
 from fedloom.methods import Method, Part, Phase, method
@@ -27,6 +27,7 @@ __all__ = [
     "method",
     "personalize",
     "personalize_run",
+    "report",
     "run",
     "sweep",
 ]

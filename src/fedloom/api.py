@@ -14,7 +14,9 @@ from fedloom.methods import Method, Part
 from fedloom.personal import Tuning as FineTuning
 from fedloom.personal import personalize_run
 from fedloom.recipe import Recipe, read_recipe, recipe
+from fedloom.report.figures import export
 from fedloom.report.grid import save as save_tables
+from fedloom.report.page import report as write_page
 from fedloom.run import Run, Watcher, resume, start
 from fedloom.sweep import grid
 
@@ -105,3 +107,19 @@ def sweep(
     found = compare_cells(cells, tuning, watcher)
     save_tables(found)
     return found
+
+
+def report(
+    paths: str | Path | Run | Sequence[str | Path | Run],
+    out: str | Path | None = None,
+    format: str = "html",
+    title: str = "",
+) -> list[Path]:
+    """One page about these runs, or all runs below these folders; with svg, png or pdf a file for each figure."""
+    given = [paths] if isinstance(paths, str | Path | Run) else list(paths)
+    folders = [path.path if isinstance(path, Run) else path for path in given]
+    if not folders:
+        raise FedloomError("report: no run folder is given")
+    if format == "html":
+        return [write_page(folders, "report.html" if out is None else out, title)]
+    return export(folders, "figures" if out is None else out, format)

@@ -25,7 +25,8 @@ from fedloom.recipe import assign, read_recipe
 from fedloom.report.grid import sheets
 from fedloom.report.progress import Bar
 from fedloom.report.sheet import rich_table
-from fedloom.report.table import listing, summary_table
+from fedloom.report.table import listing, size, summary_table
+from fedloom.report.watch import HOST, serve
 
 app = typer.Typer(
     help="Federated learning for clients whose data disagree: a method is a sum of parts.",
@@ -193,6 +194,32 @@ def _show(found: Comparison) -> None:
     out.print(f"run folders: {found.root}/{depth}seed*; tables: {found.root}/table.*", highlight=False, soft_wrap=True)
     if found.failures:
         raise typer.Exit(1)
+
+
+@app.command()
+def report(
+    paths: Annotated[list[Path], Argument(help="run folders, or folders of runs", show_default=False)],
+    out_: Annotated[
+        Path | None,
+        Option("--out", "-o", help="the file; for figures a folder", show_default="report.html, or figures/"),
+    ] = None,
+    format: Annotated[str, Option(help="html | svg | png | pdf: one page, or a file for each figure")] = "html",
+    title: Annotated[str, Option(help="of the page", show_default=False)] = "",
+) -> None:
+    """One self-contained page about runs: tables, curves, splits, clients, analysis, cost."""
+    for path in api.report(list(paths), out_, format, title):
+        out.print(f"{path}  {size(path.stat().st_size)}", highlight=False, markup=False, soft_wrap=True)
+
+
+@app.command()
+def watch(
+    paths: Annotated[list[Path], Argument(help="run folders, or folders of runs", show_default=False)],
+    port: Annotated[int, Option(help="on this machine only; 0: any free one")] = 8000,
+) -> None:
+    """Serve the page of runs while they go; it updates itself. Ctrl-C ends it."""
+    with serve(paths, port) as server:
+        out.print(f"http://{HOST}:{server.server_port}  (Ctrl-C ends it)", highlight=False, soft_wrap=True)
+        server.serve_forever(poll_interval=0.2)
 
 
 @app.command(name="list")
