@@ -61,6 +61,7 @@ FLAGS = {
     "seed": "of everything that is drawn",
     "eval_every": "rounds between tests (0: only after the last)",
     "init": "PATH.safetensors | hf:owner/name[/file]: first weights, where names and shapes match",
+    "track": "tensorboard | mlflow | wandb: tell it every round",
     "name": "the run goes to runs/NAME",
     "out": "the run goes here",
 }
