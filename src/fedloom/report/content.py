@@ -142,6 +142,8 @@ def _splits(series: Sequence[Series]) -> list[dict[str, Any]]:
             if counts is None:
                 continue
             name = f"{run.fields.get('data.name')}, {run.fields.get('split')}, seed {run.fields.get('seed')}"
+            if name in (other["label"] for other in found.values()):
+                name += f", of {item.label}"
             found[key] = {
                 "label": name,
                 "series": [item.label],

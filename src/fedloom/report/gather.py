@@ -17,16 +17,8 @@ from fedloom.errors import FedloomError
 from fedloom.recipe import read_recipe
 
 ASIDE = (
-    "name",
-    "out",
-    "lanes",
-    "device",
-    "checkpoint_seconds",
-    "memory_mb",
-    "eval_every",
-    "eval_clients",
-    "parts",
-    "track",
+    *("name", "out", "lanes", "device", "checkpoint_seconds", "memory_mb"),
+    *("eval_every", "eval_clients", "analyze_every", "track", "parts"),
 )
 
 

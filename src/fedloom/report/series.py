@@ -22,21 +22,28 @@ def group(runs: Sequence[Found]) -> list[Series]:
     for run in runs:
         groups.setdefault(run.identity, []).append(run)
     members = list(groups.values())
-    differing = [field for field in differences(members) if field != "method"]
-    labels = []
-    for found in members:
-        run = found[0]
-        own = [f"{field.removeprefix('data.')}={_text(run.fields.get(field))}" for field in differing]
-        if len({f[0].method for f in members}) == 1 and own:
-            labels.append(", ".join(own))
-        else:
-            labels.append(", ".join([run.method, *own]))
+    labels = _labels(members)
     counts = Counter(labels)
     named = [
         label if counts[label] == 1 else f"{label} ({found[0].path.name})"
         for label, found in zip(labels, members, strict=True)
     ]
     return [Series(label, found) for label, found in zip(named, members, strict=True)]
+
+
+def _labels(members: Sequence[Sequence[Found]]) -> list[str]:
+    """The method, and as few other fields as tell all series apart."""
+    left = [field for field in differences(members) if field != "method"]
+    words: list[list[str]] = [[found[0].method] for found in members]
+    if len({found[0].method for found in members}) == 1 and left:
+        words = [[] for _ in members]
+    while left and len({tuple(told) for told in words}) < len(members):
+        added = {f: [*zip(map(tuple, words), (_text(m[0].fields.get(f)) for m in members), strict=True)] for f in left}
+        field = max(left, key=lambda f: len(set(added[f])))
+        left.remove(field)
+        for told, found in zip(words, members, strict=True):
+            told.append(f"{field.removeprefix('data.')}={_text(found[0].fields.get(field))}")
+    return [", ".join(told) for told in words]
 
 
 def differences(groups: Sequence[Sequence[Found]]) -> list[str]:

@@ -57,7 +57,7 @@ const QUANTITIES = {
     ["cosine", "direction of updates", "cosine", [["drift.cosine_to_mean", "to the mean update", "solid"], ["drift.cosine_pairwise", "between clients", "dash"]]]],
   factors: [["factors", "four factors", "cosine", [["factors.weight_similarity", "weight similarity", "dot"], ["factors.inter_class", "inter-class", "dash"], ["factors.intra_class", "intra-class", "solid"], ["factors.prototype_weight", "prototype–weight", "dashdot"]]]],
 };
-const strokes = lines => lines.map(l => `${({ solid: "——", dash: "– –", dot: "· ·", dashdot: "– ·" })[l[2]]} ${l[1]}`).join("   ");
+const strokes = lines => lines.map(l => `${({ solid: "——", dash: "– –", dot: "· ·", dashdot: "– ·" })[l[2]]} ${l[1]}`.replaceAll(" ", "\u00a0")).join("\u2003 ");
 
 async function quantity(root, redraw, group, title) {
   const inRounds = DATA.series.some(s => s.runs.some(r => r.analysis?.rounds && Object.keys(r.analysis.rounds).some(n => n.startsWith(group + "."))));

@@ -88,15 +88,16 @@ section("inside", "Classes, layers and dimensions", {
         { height: 320, xaxis: { title: "class", dtick: classes[0][2].local?.length <= 12 ? 1 : undefined }, yaxis: { title: "accuracy in %, mean over clients" } }, `Accuracy by class: ${strokes(stages.map(([, st, t]) => [0, t, st]))}`);
     }
     const spectrum = pick("spectrum");
+    const top = Math.log10(Math.max(1e-9, ...spectrum.flatMap(([, , v]) => Object.values(v).flat().filter(known))));
     if (spectrum.length) await figure(grid, "spectrum", spectrum.flatMap(([s, i, v]) => [["global", "solid"], ["local", "dash"]].filter(([k]) => v[k]).map(([k, stroke]) => ({ type: "scatter", mode: "lines", name: plain(`${s.label}, ${k}`), x: range(v[k].length).map(n => n + 1), y: v[k],
       line: { color: color(i), width: 1.8, dash: stroke }, hovertemplate: `${plain(s.label)}, ${k}<br>value %{x}: %{y:.3g}<extra></extra>` }))),
-      { height: 320, xaxis: { title: "index" }, yaxis: { title: "singular value", type: "log", exponentformat: "power", nticks: 6 } }, "Dimensional collapse, features' singular values: —— global   – – local");
+      { height: 320, xaxis: { title: "index" }, yaxis: { title: "singular value", type: "log", exponentformat: "power", nticks: 6, range: [top - 6, top + .3] } }, `Dimensional collapse, singular values of features: ${strokes([[0, "global", "solid"], [0, "local, mean", "dash"]])}`);
     const layers = pick("layers");
     for (const [what, title] of [["weight", "Weight consistency by layer"], ["activation", "Activation consistency by layer"]]) {
       if (!layers.some(l => l[2][`${what}_clients`].some(known))) continue;
       await figure(grid, `layers-${what}`, layers.flatMap(([s, i, v]) => [["clients", "solid"], ["global", "dash"]].filter(([k]) => v[`${what}_${k}`].some(known)).map(([k, stroke]) => ({ type: "scatter", mode: "lines+markers", marker: { size: 5 }, name: plain(`${s.label}, ${k}`), x: v.layer.map(l => short(l, 16)), y: v[`${what}_${k}`],
         line: { color: color(i), width: 1.8, dash: stroke }, hovertemplate: `${plain(s.label)}, ${k}<br>%{x}: %{y:.3g}<extra></extra>` }))),
-        { height: 340, xaxis: { tickangle: -40 }, yaxis: { title: what } }, `${title}: —— clients   – – global model`);
+        { height: 340, xaxis: { tickangle: -40 }, yaxis: { title: "consistency" } }, `${title}: ${strokes([[0, "clients", "solid"], [0, "global model", "dash"]])}`);
     }
   },
 });
