@@ -42,6 +42,7 @@ class Opened:
         return [list(map(str, row)) for row in found]
 
     def traces(self, name: str) -> list[dict[str, Any]]:
+        self.page.evaluate("id => paint(document.getElementById(`figure-${id}`))", name)
         pick = "t => ({name: t.name, x: t.x, y: t.y, z: t.z})"
         text = self.page.evaluate(
             f"id => JSON.stringify(document.getElementById(`figure-${{id}}`).data.map({pick}))", name
@@ -51,9 +52,6 @@ class Opened:
     def switch(self, name: str, value: str) -> None:
         self.page.click(f'[data-switch="{name}"] [data-value="{value}"]')
         self.page.wait_for_selector(f'[data-switch="{name}"] [data-value="{value}"][aria-pressed=true]')
-        self.page.wait_for_function(
-            "[...document.querySelectorAll('.figure')].every(f => f.querySelector('.main-svg'))"
-        )
 
 
 @pytest.fixture(scope="module")
@@ -108,6 +106,11 @@ def test_nothing_is_said_on_the_console_and_nothing_is_fetched(shown: Opened) ->
 
 
 def test_every_section_has_its_figures_and_every_figure_is_drawn(shown: Opened) -> None:
+    tall = shown.page.evaluate("document.documentElement.scrollHeight")
+    for at in range(0, tall, 600):
+        shown.page.evaluate("at => scrollTo(0, at)", at)
+        shown.page.wait_for_timeout(50)
+    shown.page.wait_for_function("[...document.querySelectorAll('.figure')].every(f => f.querySelector('.main-svg'))")
     drawn = shown.page.eval_on_selector_all(
         ".figure",
         "all => all.map(f => [f.dataset.figure, f.data.length, !!f.querySelector('.main-svg'), f.offsetWidth, f.offsetHeight])",
@@ -243,6 +246,7 @@ def test_a_phone_shows_everything_without_scrolling_sideways(chromium: Any, pair
     made = opened(chromium, path.as_uri(), pair, viewport={"width": 390, "height": 800}, color_scheme="dark")
     assert made.page.evaluate("document.documentElement.scrollWidth") <= 390
     assert made.page.evaluate("document.documentElement.dataset.theme") == "dark"
+    made.page.evaluate("drawAll()")
     widths = made.page.eval_on_selector_all(".figure", "all => all.map(f => f.getBoundingClientRect().right)")
     assert max(widths) <= 390
     assert made.said == []
@@ -250,9 +254,7 @@ def test_a_phone_shows_everything_without_scrolling_sideways(chromium: Any, pair
 
 
 def test_what_is_missing_is_one_line_with_the_command_that_makes_it(chromium: Any, pair: Path) -> None:
-    (path,) = fl.report(
-        pair / "fedper--lr=0.05" if (pair / "fedper--lr=0.05").exists() else pair / folder(pair, "fedper"), "p.html"
-    )
+    (path,) = fl.report(pair / folder(pair, "fedper"), pair.parent / "plain.html")
     made = opened(chromium, path.as_uri(), pair)
     told = made.page.eval_on_selector_all("section[data-state='left out']", "all => all.map(s => [s.id, s.innerText])")
     assert dict(told).keys() == {"published", "factors", "norms", "inside", "selectors", "embedding"}
@@ -273,14 +275,14 @@ def test_watch_updates_the_page_and_keeps_its_switches(chromium: Any, pair: Path
             shutil.copytree(pair / "fedavg" / "seed0", going)
             lines = (going / "rounds.jsonl").read_text().splitlines(keepends=True)
             (going / "summary.json").rename(tmp_path / "summary.json")
-            made.page.wait_for_selector("#figure-curves .main-svg", timeout=60_000)
+            made.page.wait_for_selector("#figure-curves", timeout=60_000)
             made.ready()
             made.switch("x", "seconds")
             assert "round 4 of 4" in made.page.inner_text("#folders")
             made.page.wait_for_function("document.getElementById('live').textContent === 'live, 1 running'")
             more = {**json.loads(lines[-1]), "round": 5, "seconds": 1000.0}
             (going / "rounds.jsonl").write_text("".join(lines) + json.dumps(more) + "\n")
-            made.page.wait_for_function("document.getElementById('figure-curves')?.data?.some(t => t.x.length === 5)")
+            made.page.wait_for_function("DATA.series[0].runs[0].done === 5 && document.body.dataset.ready === 'yes'")
             assert made.traces("curves")[0]["x"][-1] > 1000  # still by seconds
             (tmp_path / "summary.json").rename(going / "summary.json")
             made.page.wait_for_function("document.getElementById('live').textContent === 'live, all finished'")

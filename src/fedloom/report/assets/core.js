@@ -95,15 +95,25 @@ function themed(layout) {
   }
   return all;
 }
-async function figure(root, id, traces, layout, title) {
+const SEEN = new IntersectionObserver(all => all.filter(e => e.isIntersecting).forEach(e => paint(e.target)), { rootMargin: "600px 0px" });
+async function figure(root, id, traces, layout, title) { // drawn when it comes near the window: a page of many runs opens at once
   const place = el("div", { class: "figure", id: `figure-${id}`, "data-figure": id, style: `height:${layout.height || 360}px` });
   root.append(el("div", { class: "card" }, title ? el("h3", {}, title) : null, place));
-  await Plotly.newPlot(place, traces, themed(layout), {
+  place.pending = () => Plotly.newPlot(place, traces, themed(layout), {
     responsive: true, displaylogo: false, displayModeBar: "hover",
     modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"], toImageButtonOptions: { format: "svg", filename: id },
   });
+  SEEN.observe(place);
   return place;
 }
+async function paint(place) {
+  SEEN.unobserve(place);
+  const draw = place.pending;
+  place.pending = null;
+  if (draw) place.drawn = draw();
+  await place.drawn;
+}
+const drawAll = () => Promise.all([...document.querySelectorAll(".figure")].map(paint));
 function panels(count, width, least, height, gap = { x: 34, y: 52 }) { // a wrapped row of subplots
   const columns = Math.max(1, Math.min(count, Math.floor((width + gap.x) / (least + gap.x))));
   const rows = Math.ceil(count / columns), whole = rows * height + (rows - 1) * gap.y, w = (width - (columns - 1) * gap.x) / columns;

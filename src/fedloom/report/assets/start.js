@@ -14,7 +14,7 @@ async function renderSection(part) {
   if (!root) { root = el("section", { id: part.id }); document.getElementById("main").append(root); }
   const height = root.offsetHeight;
   root.style.minHeight = `${height}px`; // the page does not jump while a section is drawn again
-  root.querySelectorAll(".figure").forEach(f => Plotly.purge(f));
+  root.querySelectorAll(".figure").forEach(f => { SEEN.unobserve(f); Plotly.purge(f); });
   const open = new Set([...root.querySelectorAll("details[open] > summary")].map(s => s.textContent));
   if (part.has()) {
     const inner = el("div", {});
@@ -27,6 +27,7 @@ async function renderSection(part) {
     root.dataset.state = "left out";
   }
   root.style.minHeight = "";
+  await Promise.all([...root.querySelectorAll(".figure")].filter(f => { const at = f.getBoundingClientRect(); return at.top < innerHeight && at.bottom > 0; }).map(paint));
 }
 let drawing = Promise.resolve();
 function render() { // one after the other, so that the first sections are there at once
@@ -58,6 +59,8 @@ document.getElementById("theme").addEventListener("click", () => { chosen = dark
 theme();
 document.getElementById("footer").append(`fedloom ${DATA.version}. Everything on this page lies in this file; it loads nothing.`);
 
+addEventListener("beforeprint", drawAll);
+
 async function follow() { // served by `fedloom watch`: ask for newer data, keep all switches
   const sign = document.getElementById("live");
   sign.hidden = false;
@@ -82,6 +85,7 @@ async function follow() { // served by `fedloom watch`: ask for newer data, keep
 }
 async function save(format, width) { // every figure as an address that holds it, for `fedloom report --format`
   await drawing;
+  await drawAll();
   const found = {};
   for (const place of document.querySelectorAll(".figure"))
     found[place.dataset.figure] = await Plotly.toImage(place, { format, width, height: place.offsetHeight + 40, scale: format === "png" ? 3 : 1 });
