@@ -256,9 +256,8 @@ def _refuse_other_recipes(cells: Sequence[Cell]) -> None:
     for cell in cells:
         assert cell.recipe.out is not None
         folder = RunFolder(cell.recipe.out)
-        if folder.recipe_yaml.exists():
-            if folder.recipe().digest() != prepare(cell.recipe).told().digest():
-                raise FedloomError(f"out: {folder.path} holds a run of another recipe; choose another --name or --out")
+        if folder.recipe_yaml.exists() and folder.recipe().digest() != prepare(cell.recipe).told().digest():
+            raise FedloomError(f"out: {folder.path} holds a run of another recipe; choose another --name or --out")
 
 
 def _personal(cell: Cell, done: Run, tuning: Tuning) -> Personal:

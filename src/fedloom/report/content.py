@@ -78,7 +78,9 @@ def _summary(run: Found) -> dict[str, Any]:
     names = ("test_accuracy", "clean_test_accuracy", "client_accuracy", "personal_accuracy", "best_by_validation")
     more = ("domain_accuracy", "train_loss", "rounds", "lost", "seconds", "bytes_down", "bytes_up", "parameters")
     return {
-        name: run.summary[name] for name in (*names, *more, "exchanged", "digest", "machine") if name in run.summary
+        name: run.summary[name]
+        for name in (*names, *more, "exchanged", "personal", "epsilon", "digest")
+        if name in run.summary
     }
 
 

@@ -57,7 +57,14 @@ const QUANTITIES = {
     ["cosine", "direction of updates", "cosine", [["drift.cosine_to_mean", "to the mean update", "solid"], ["drift.cosine_pairwise", "between clients", "dash"]]]],
   factors: [["factors", "four factors", "cosine", [["factors.weight_similarity", "weight similarity", "dot"], ["factors.inter_class", "inter-class", "dash"], ["factors.intra_class", "intra-class", "solid"], ["factors.prototype_weight", "prototype–weight", "dashdot"]]]],
 };
-const strokes = lines => lines.map(l => `${({ solid: "——", dash: "– –", dot: "· ·", dashdot: "– ·" })[l[2]]} ${l[1]}`.replaceAll(" ", "\u00a0")).join("\u2003 ");
+const DOTS = { solid: "", dash: "7 4", dot: "2 3", dashdot: "7 3 2 3" };
+const strokes = lines => lines.map(([, text, kind]) => { // a key to strokes, as parts of a title
+  const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg"), line = document.createElementNS(svg.namespaceURI, "line");
+  for (const [name, value] of Object.entries({ width: 28, height: 8 })) svg.setAttribute(name, value);
+  for (const [name, value] of Object.entries({ x1: 0, x2: 28, y1: 4, y2: 4, stroke: "currentColor", "stroke-width": 2, "stroke-dasharray": DOTS[kind] })) line.setAttribute(name, value);
+  svg.append(line);
+  return el("span", { class: "stroke" }, svg, text);
+});
 
 async function quantity(root, redraw, group, title) {
   const inRounds = DATA.series.some(s => s.runs.some(r => r.analysis?.rounds && Object.keys(r.analysis.rounds).some(n => n.startsWith(group + "."))));

@@ -32,17 +32,16 @@ section("clients", "Clients", {
         boxpoints: values.length <= 1500 ? "all" : "outliers", jitter: .6, pointpos: 0, fillcolor: faded(color(i), .12), hoverinfo: "x" };
     }).filter(t => t.x.length);
     await figure(root, "clients", traces, { height: 110 + 64 * traces.length, xaxis: { title: "accuracy in %", range: [-2, 102] }, yaxis: { autorange: "reversed" }, margin: { l: 20, r: 16, t: 10, b: 44 } });
-    const rows = DATA.series.flatMap((s, i) => {
-      const run = s.runs.find(r => r.clients?.[kind]);
-      if (!run) return [];
-      return [{ cells: [{ text: s.label, dot: i }, String(run.seed), run.clients[kind].worst.map(w => `client ${w.client}: ${percent(w.accuracy)}`).join(" · ")] }];
+    const rows = DATA.series.map((s, i) => {
+      const all = s.runs.flatMap(r => (r.clients?.[kind]?.worst || []).map(w => ({ ...w, seed: r.seed }))).sort((a, b) => a.accuracy - b.accuracy).slice(0, 5);
+      return { cells: [{ text: s.label, dot: i }, all.map(w => `client ${w.client}${s.runs.length > 1 ? ` (seed ${w.seed})` : ""}: ${percent(w.accuracy)}`).join(" · ")] };
     });
-    root.append(el("h3", {}, "Worst clients"), table([{ title: "series", word: true }, { title: "seed" }, { title: "client and accuracy in %, lowest first", word: true }], rows, "worst-clients"));
+    root.append(el("h3", {}, "Worst clients"), table([{ title: "series", word: true }, { title: "client and accuracy in %, lowest first", word: true }], rows, "worst-clients"));
   },
 });
 
-const FACTORS = [["weight_similarity", "weight similarity", "rows c and k of the classifier"], ["inter_class", "inter-class similarity", "prototypes of classes c and k"],
-  ["intra_class", "intra-class similarity", "features of class c to prototype k"], ["prototype_weight", "prototype–weight alignment", "prototype c and row k of the classifier"]];
+const FACTORS = [["weight_similarity", "weight similarity", "classifier rows c and k"], ["inter_class", "inter-class similarity", "prototypes of classes c and k"],
+  ["intra_class", "intra-class similarity", "features of class c to prototype k"], ["prototype_weight", "prototype–weight alignment", "prototype c, classifier row k"]];
 section("factors", "The four factors", {
   has: () => DATA.series.some(s => s.runs.some(r => r.analysis?.factors)),
   hint: ["Matrices of weight similarity, inter- and intra-class similarity and prototype–weight alignment: ", "fedloom analyze RUN --what factors", "."],
@@ -85,19 +84,19 @@ section("inside", "Classes, layers and dimensions", {
       const stages = [["start", "dot", "before local training"], ["local", "solid", "after it"], ["refined", "dash", "after a second act"]].filter(([k]) => classes.some(c => c[2][k]));
       await figure(grid, "classes", classes.flatMap(([s, i, v]) => stages.filter(([k]) => v[k]).map(([k, stroke, text]) => ({ type: "scatter", mode: "lines+markers", marker: { size: 5, symbol: k === "start" ? "circle-open" : "circle" }, name: plain(`${s.label}, ${text}`), x: range(v[k].length), y: v[k].map(a => known(a) ? 100 * a : null),
         line: { color: color(i), width: 1.6, dash: stroke }, hovertemplate: `${plain(s.label)}, ${text}<br>class %{x}: %{y:.1f} %<extra></extra>` }))),
-        { height: 320, xaxis: { title: "class", dtick: classes[0][2].local?.length <= 12 ? 1 : undefined }, yaxis: { title: "accuracy in %, mean over clients" } }, `Accuracy by class: ${strokes(stages.map(([, st, t]) => [0, t, st]))}`);
+        { height: 320, xaxis: { title: "class", dtick: classes[0][2].local?.length <= 12 ? 1 : undefined }, yaxis: { title: "accuracy in %, mean over clients" } }, ["Accuracy by class ", ...strokes(stages.map(([, stroke, text]) => [0, text, stroke]))]);
     }
     const spectrum = pick("spectrum");
     const top = Math.log10(Math.max(1e-9, ...spectrum.flatMap(([, , v]) => Object.values(v).flat().filter(known))));
     if (spectrum.length) await figure(grid, "spectrum", spectrum.flatMap(([s, i, v]) => [["global", "solid"], ["local", "dash"]].filter(([k]) => v[k]).map(([k, stroke]) => ({ type: "scatter", mode: "lines", name: plain(`${s.label}, ${k}`), x: range(v[k].length).map(n => n + 1), y: v[k],
       line: { color: color(i), width: 1.8, dash: stroke }, hovertemplate: `${plain(s.label)}, ${k}<br>value %{x}: %{y:.3g}<extra></extra>` }))),
-      { height: 320, xaxis: { title: "index" }, yaxis: { title: "singular value", type: "log", exponentformat: "power", nticks: 6, range: [top - 6, top + .3] } }, `Dimensional collapse, singular values of features: ${strokes([[0, "global", "solid"], [0, "local, mean", "dash"]])}`);
+      { height: 320, xaxis: { title: "index" }, yaxis: { title: "singular value", type: "log", exponentformat: "power", nticks: 6, range: [top - 6, top + .3] } }, ["Singular values of features ", ...strokes([[0, "global", "solid"], [0, "local, mean", "dash"]])]);
     const layers = pick("layers");
     for (const [what, title] of [["weight", "Weight consistency by layer"], ["activation", "Activation consistency by layer"]]) {
       if (!layers.some(l => l[2][`${what}_clients`].some(known))) continue;
       await figure(grid, `layers-${what}`, layers.flatMap(([s, i, v]) => [["clients", "solid"], ["global", "dash"]].filter(([k]) => v[`${what}_${k}`].some(known)).map(([k, stroke]) => ({ type: "scatter", mode: "lines+markers", marker: { size: 5 }, name: plain(`${s.label}, ${k}`), x: v.layer.map(l => short(l, 16)), y: v[`${what}_${k}`],
         line: { color: color(i), width: 1.8, dash: stroke }, hovertemplate: `${plain(s.label)}, ${k}<br>%{x}: %{y:.3g}<extra></extra>` }))),
-        { height: 340, xaxis: { tickangle: -40 }, yaxis: { title: "consistency" } }, `${title}: ${strokes([[0, "clients", "solid"], [0, "global model", "dash"]])}`);
+        { height: 340, margin: { l: 52, r: 16, t: 14, b: 80 }, xaxis: { tickangle: -40 }, yaxis: { title: "consistency" } }, [`${title} `, ...strokes([[0, "clients", "solid"], [0, "global model", "dash"]])]);
     }
   },
 });

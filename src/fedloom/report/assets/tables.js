@@ -78,21 +78,24 @@ section("results", "Results", {
     const best = Object.fromEntries(columns.map(([name]) =>
       [name, Math.max(...DATA.series.map(s => values(s, name)).filter(v => v.length).map(v => +mean(v).toFixed(4)))]));
     const lost = runs.some(r => (r.summary.lost || 0) > 0);
+    const privacy = runs.some(r => known(r.summary.epsilon));
     const rows = DATA.series.map((s, i) => ({ cells: [
       { text: s.label, dot: i, note: s.runs.every(r => r.finished) ? "" : "still running" },
       String(s.runs.length),
       ...columns.map(([name]) => {
         const found = values(s, name);
-        return { text: spread(found), value: found.length ? mean(found) : undefined, best: DATA.series.length > 1 && found.length > 0 && +mean(found).toFixed(4) === best[name] };
+        const drawn = ["global", "clients"].includes(name) && s.runs.some(r => r.summary.exchanged === 0 && r.summary.personal > 0);
+        return { text: spread(found), note: drawn ? "model as drawn" : "", value: found.length ? mean(found) : undefined, best: DATA.series.length > 1 && found.length > 0 && +mean(found).toFixed(4) === best[name] };
       }),
       spread(s.runs.map(r => perRound(r, "seconds")), v => fixed(v, v < 1 ? 3 : 2)),
       spread(s.runs.map(r => perRound(r, "bytes")).slice(0, 1), v => fixed(v / 1e6, 2)),
+      ...(privacy ? [spread(s.runs.map(r => r.summary.epsilon).slice(0, 1), v => v.toPrecision(3))] : []),
       ...(lost ? [String(s.runs.reduce((a, r) => a + (r.summary.lost || 0), 0))] : []),
     ] }));
     const seeds = Math.max(...DATA.series.map(s => s.runs.length));
     root.append(el("p", { class: "about" }, `Accuracy in %${seeds > 1 ? ", mean ± deviation over seeds" : ", one seed: differences of a few points may be luck"}. The last round counts; bold is the highest mean of a column.`));
     root.append(table([{ title: "series", word: true }, { title: "seeds" }, ...columns.map(c => ({ title: c[1], help: c[2] })), { title: "s / round" }, { title: "MB / round" },
-      ...(lost ? [{ title: "lost uploads" }] : [])], rows, "result-table"));
+      ...(privacy ? [{ title: "ε", help: "privacy spent per client, at the delta of the recipe" }] : []), ...(lost ? [{ title: "lost uploads" }] : [])], rows, "result-table"));
     root.append(el("details", {}, el("summary", {}, "What the columns mean"),
       el("p", { class: "about" }, columns.map(c => `${c[1]}: ${c[2]}`).join("; ") + ". Seconds are of training rounds, tests not counted; MB are down and up together.")));
   },
