@@ -18,6 +18,7 @@ def make(root: Path) -> Path:
     """Two methods, two seeds, one of them analysed; one run more that is not finished."""
     fl.compare("fedavg; fedper @ lr=0.05", seeds=2, out=str(root / "pair"), **FIELDS)
     for seed in (0, 1):
+        fl.personalize(root / "pair" / "fedavg" / f"seed{seed}", "head", 1, 0.01)
         analyse(root / "pair" / "fedavg" / f"seed{seed}", seed)
     select(root / "pair" / "fedavg" / "seed0")
     return root / "pair"

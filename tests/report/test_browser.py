@@ -141,6 +141,10 @@ def test_the_result_table_holds_the_numbers_of_the_folders(shown: Opened) -> Non
             assert row[column[title]] == told
         traffic = (found[0]["bytes_down"] + found[0]["bytes_up"]) / found[0]["rounds"] / 1e6
         assert row[column["MB / round"]] == f"{traffic:.2f}"
+    tuned = [json.loads((shown.root / f"fedavg/seed{s}/personal/head-1-0.01.json").read_text()) for s in (0, 1)]
+    after = [t["personal_accuracy"]["mean"] for t in tuned]
+    told = f"{100 * statistics.fmean(after):.1f} ± {100 * statistics.stdev(after):.1f}"
+    assert [row[column["tuned head, 1 ep."]] for row in rows] == [told, "–"]
     exact = shown.page.eval_on_selector_all(
         "#result-table td.best[data-value]", "all => all.map(c => +c.dataset.value)"
     )

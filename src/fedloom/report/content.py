@@ -68,8 +68,9 @@ def _run(run: Found) -> dict[str, Any]:
             found.setdefault("clients", {})[name] = _clients([(v, k) for v, k in values if v is not None])
     if run.tuned:
         found["tuned"] = [
-            {key: item[key] for key in ("part", "epochs", "lr", "initial_accuracy", "personal_accuracy")}
+            {key: item.get(key) for key in ("part", "epochs", "lr", "loss", "personal_accuracy")}
             for item in run.tuned
+            if item.get("personal_accuracy") and not item.get("sample")  # a few clients are no column of the table
         ]
     return found
 

@@ -17,6 +17,11 @@ const last = (run, name) => { // the newest known value of a curve: that of the 
 };
 const total = (run, name) => run.curves[name].length ? run.curves[name].at(-1) : null;
 const perRound = (run, name) => run.done ? total(run, name) / run.done : null;
+const tuningKind = t => `tuned ${t.part}, ${t.epochs} ep.${t.loss && t.loss !== "method" ? `, ${t.loss} loss` : ""}`;
+function tuningKey(t) { // methods are tuned at rates of their own; only several rates in one run are columns of their own
+  const many = DATA.series.some(s => s.runs.some(r => (r.tuned || []).filter(o => tuningKind(o) === tuningKind(t)).length > 1));
+  return many ? `${tuningKind(t)}, lr=${t.lr}` : tuningKind(t);
+}
 function summaryValue(run, name) {
   const s = run.summary;
   if (name === "global") return known(s.test_accuracy) ? s.test_accuracy : last(run, "test_accuracy");
@@ -26,8 +31,8 @@ function summaryValue(run, name) {
   if (name === "clean") return s.clean_test_accuracy;
   if (name === "validated") return s.best_by_validation ? s.best_by_validation.test_accuracy : undefined;
   if (name.startsWith("tuned ")) {
-    const found = (run.tuned || []).filter(t => `tuned ${t.part} ${t.epochs}` === name);
-    return found.length ? found.at(-1).personal_accuracy.mean : undefined;
+    const found = (run.tuned || []).find(t => tuningKey(t) === name);
+    return found ? found.personal_accuracy.mean : undefined;
   }
   if (name.startsWith("domain ")) return (s.domain_accuracy || {})[name.slice(7)];
 }
@@ -62,7 +67,7 @@ section("results", "Results", {
   hint: ["No round was tested yet; the result table appears after the first test (", "--eval-every 1", ")."],
   draw(root) {
     const runs = DATA.series.flatMap(s => s.runs);
-    const tuned = [...new Set(runs.flatMap(r => (r.tuned || []).map(t => `tuned ${t.part} ${t.epochs}`)))].sort();
+    const tuned = [...new Set(runs.flatMap(r => (r.tuned || []).map(tuningKey)))].sort();
     const domains = [...new Set(runs.flatMap(r => Object.keys(r.summary.domain_accuracy || {})))];
     const columns = [
       ["global", "global", "the global model on the pooled test set, after the last round"],
@@ -71,7 +76,7 @@ section("results", "Results", {
       ["clients", "clients", "the global model on each client's own test images, mean over clients"],
       ["own", "own models", "each client's own model on its own test images, mean over clients"],
       ["worst", "worst client", "the lowest accuracy of any client (with its own model where it has one)"],
-      ...tuned.map(t => [t, `tuned, ${t.split(" ")[1]}, ${t.split(" ")[2]} ep.`, "after fine-tuning on each client's own data, mean over clients"]),
+      ...tuned.map(t => [t, t, "after fine-tuning on each client's own data, mean over clients"]),
       ...domains.map(d => [`domain ${d}`, d, `the global model on the test images of ${d}`]),
     ].filter(([name]) => runs.some(r => known(summaryValue(r, name))));
     const values = (s, name) => s.runs.map(r => summaryValue(r, name)).filter(known);
