@@ -3,9 +3,10 @@
 __version__ = "0.1.0"
 
 from fedloom.adopt import Adopted, adopt
-from fedloom.api import compare, personalize, report, run, sweep
+from fedloom.api import analyze, compare, personalize, report, run, split, sweep
 from fedloom.errors import FedloomError
 from fedloom.export import Exported, export
+from fedloom.measure.analyze import Analysis
 from fedloom.methods import Method, Part, Phase, method
 from fedloom.personal import Tuning, personalize_run
 from fedloom.recipe import Recipe
@@ -13,6 +14,7 @@ from fedloom.run import Run
 
 __all__ = [
     "Adopted",
+    "Analysis",
     "Exported",
     "FedloomError",
     "Method",
@@ -22,6 +24,7 @@ __all__ = [
     "Run",
     "Tuning",
     "adopt",
+    "analyze",
     "compare",
     "export",
     "method",
@@ -29,5 +32,6 @@ __all__ = [
     "personalize_run",
     "report",
     "run",
+    "split",
     "sweep",
 ]

@@ -83,7 +83,7 @@ def adopt(
         board.broadcast(_served(experiment, folder, loss))
         if experiment.messages.memory.nbytes:
             board.memory_rows[0].copy_(experiment.messages.memory_row)
-        plain = worker.test_client(0, board.views(0), personal=False)
+        plain = worker.test_client(0, 1, board.views(0), personal=False)
         report = worker.tune(0, board.views(0), REGIONS[part], epochs, rate, loss)
     total = report["total"]
     found = Adopted(

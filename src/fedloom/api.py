@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from fedloom.compare import CellWatcher, Comparison, Tuning, compare_cells, plan
+from fedloom.engine.folder import RunFolder
 from fedloom.engine.local import Which
 from fedloom.errors import FedloomError
-from fedloom.measure.personal import UNSEEN, Personal, Tuned
+from fedloom.measure.analyze import Analysis, Question, answer
+from fedloom.measure.personal import UNSEEN, Personal, Tuned, restore_finished
 from fedloom.methods import Method, Part
 from fedloom.personal import Tuning as FineTuning
 from fedloom.personal import personalize_run
@@ -17,7 +19,9 @@ from fedloom.recipe import Recipe, read_recipe, recipe
 from fedloom.report.figures import export
 from fedloom.report.grid import save as save_tables
 from fedloom.report.page import report as write_page
-from fedloom.run import Run, Watcher, resume, start
+from fedloom.report.split_picture import write_picture
+from fedloom.run import Run, Watcher, federation, resume, start
+from fedloom.splitting import Split, make_split, read_split
 from fedloom.sweep import grid
 
 
@@ -52,6 +56,30 @@ def gather(given: Recipe | str | Path | Mapping[str, Any] | None, fields: Mappin
     return {**found, **fields}
 
 
+def split(
+    given: Recipe | str | Path | Mapping[str, Any] | None = None,
+    *,
+    source: str | Path | None = None,
+    **fields: Any,
+) -> Split:
+    """The split that a run with these fields has: `split(data="digits", split="dirichlet:0.5", clients=20)`.
+
+    `source`: read it from a stored file or from the folder of a run instead.
+    """
+    found = gather(given, fields)
+    return make_split(found) if source is None else read_split(source, found)
+
+
+def draw_split(found: Split, path: str | Path) -> list[Path]:
+    """Clients by classes as a picture, .svg or .png; one a stage."""
+    path, written = Path(path), []
+    for holding in found.stages:
+        place = path if holding.begin == 1 else path.with_stem(f"{path.stem}-{holding.begin}")
+        write_picture(holding, f"{found.spec} on {found.data}", place)
+        written.append(place)
+    return written
+
+
 def personalize(
     path: str | Path | Run,
     part: Tuned = "full",
@@ -69,6 +97,28 @@ def personalize(
     """
     tuning = FineTuning(part, epochs, lr, loss)
     return personalize_run(path, [tuning], again=True, unseen=unseen, done=done)[0]
+
+
+def analyze(
+    path: str | Path | Run,
+    what: str | Sequence[str] = (),
+    clients: Sequence[int] | str | None = None,
+    images: int | None = None,
+    target: float | Sequence[float] | str | None = None,
+    tell: Callable[[str], None] | None = None,
+) -> Analysis:
+    """Measure a finished run: `analyze(run, what="factors,norms", clients=[0, 3])`; tables go into its folder.
+
+    Without `what`, everything. `clients`: whose local models are made again (at most ten of the last cohort, if none are
+    named; "all" for everybody). `images`: at most so many test images. `target`: accuracies whose cost is asked for.
+    """
+    folder = RunFolder(path.path if isinstance(path, Run) else path)
+    question = Question.of(what, clients, images, target)
+    experiment = folder.experiment()
+    with federation(experiment, folder, question.rows(experiment.recipe.clients)) as fed:
+        restore_finished(fed, folder)
+        with folder.held():
+            return answer(fed, folder, question, tell or (lambda text: None))
 
 
 def compare(

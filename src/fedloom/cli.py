@@ -19,13 +19,16 @@ from fedloom.compare import Comparison, Tuning
 from fedloom.data import list_sets, list_splits
 from fedloom.engine.setup import import_parts
 from fedloom.errors import FedloomError, Interrupted
+from fedloom.measure.analyze import WHAT
 from fedloom.methods import list_methods
 from fedloom.nets import list_models
 from fedloom.recipe import assign, read_recipe
+from fedloom.report.analysis import analysis_tables
 from fedloom.report.grid import sheets
 from fedloom.report.progress import Bar
 from fedloom.report.sheet import rich_table
-from fedloom.report.table import listing, size, summary_table
+from fedloom.report.split_view import split_view
+from fedloom.report.table import domain_table, listing, size, summary_table
 from fedloom.report.watch import HOST, serve
 
 app = typer.Typer(
@@ -41,8 +44,8 @@ out = Console()
 err = Console(stderr=True)
 
 FLAGS = {
-    "data": "digits | NAME in $FEDLOOM_DATA | PATH.npz | hf:owner/name | folder:PATH",
-    "split": "iid | shards:S | dirichlet:A",
+    "data": "digits | NAME (fedloom list data) | PATH.npz | hf:owner/name | folder:PATH",
+    "split": 'who holds and sees what, as "dirichlet:0.5+noise:0.1" (fedloom list splits)',
     "clients": "how many clients there are",
     "model": "a net's name (fedloom list models) | package.module:function",
     "method": 'a sum of parts, as "scaffold + fn" (fedloom list methods)',
@@ -62,6 +65,7 @@ FLAGS = {
     "eval_every": "rounds between tests (0: only after the last)",
     "init": "PATH.safetensors | hf:owner/name[/file]: first weights, where names and shapes match",
     "track": "tensorboard | mlflow | wandb: tell it every round",
+    "analyze_every": "rounds between analyses of factors, norms, alignment and drift (0: none)",
     "name": "the run goes to runs/NAME",
     "out": "the run goes here",
 }
@@ -144,6 +148,8 @@ def run(
             done = api.run(_fields(recipe, flags), watcher=bar)
     if not quiet:
         out.print(summary_table(done.summary))
+        if table := domain_table(done.summary):
+            out.print(table)
         out.print(f"run folder: {done.path}", highlight=False, soft_wrap=True)
 
 
@@ -223,6 +229,59 @@ def watch(
         server.serve_forever(poll_interval=0.2)
 
 
+@app.command()
+@recipe_flags
+def split(
+    recipe: Annotated[Path | None, Argument(help="a YAML file; flags go over it", show_default=False)] = None,
+    output: Annotated[
+        Path | None, Option("--output", "-o", help="store it here, for --split file:PATH.npz", show_default=False)
+    ] = None,
+    source: Annotated[
+        Path | None, Option("--from", help="read a stored split, or the folder of a run", show_default=False)
+    ] = None,
+    picture: Annotated[
+        Path | None, Option(help="draw clients by classes: PATH.svg or PATH.png", show_default=False)
+    ] = None,
+    quiet: Annotated[bool, Option("--quiet", "-q", help="print nothing but errors")] = False,
+    **flags: Any,
+) -> None:
+    """Make, read, store, measure and draw a split: who holds what, and how strongly clients disagree."""
+    found = api.split(_fields(recipe, flags), source=source)
+    if not quiet:
+        out.print(split_view(found))
+    written = [] if output is None else found.save(output)
+    written += [] if picture is None else api.draw_split(found, picture)
+    for path in written:
+        out.print(f"written: {path}", highlight=False, soft_wrap=True)
+
+
+@app.command()
+def analyze(
+    path: Annotated[Path, Argument(help="the folder of a finished run", show_default=False)],
+    what: Annotated[str, Option(help=f"all, or some of: {','.join(WHAT)}")] = "all",
+    clients: Annotated[
+        str | None,
+        Option(
+            help="whose local models are made again: 0,3,7 | all (otherwise ten of the last round)", show_default=False
+        ),
+    ] = None,
+    images: Annotated[
+        int | None, Option(help="at most so many test images, of each class alike", show_default=False)
+    ] = None,
+    target: Annotated[
+        str | None, Option(help="accuracies whose cost is asked for: 0.6,0.8", show_default=False)
+    ] = None,
+) -> None:
+    """Factors, norms, alignment, drift, embeddings, cost: tables in the run folder."""
+    with err.status("analysing") as status:
+        found = api.analyze(
+            path, "" if what == "all" else what, clients, images, target, lambda text: status.update(text)
+        )
+    for table in analysis_tables(found.summary, found.what):
+        out.print(table)
+    out.print(f"tables: {found.path}", highlight=False, soft_wrap=True)
+
+
 @app.command(name="list")
 def list_(
     what: Annotated[str, Argument(help="methods | models | data | splits", show_default=False)],
@@ -245,9 +304,10 @@ def list_(
                 "parameters": "weights at 32x32x3",
             },
         ),
-        "data": lambda: listing(list_sets(), {"name": "name", "summary": "what it is", "file": "file"}),
+        "data": lambda: listing(list_sets(), {"name": "name", "summary": "what it is", "file": "from"}),
         "splits": lambda: listing(
-            list_splits(), {"name": "name", "example": "example", "summary": "who holds what", "paper": "paper"}
+            list_splits(),
+            {"name": "name", "kind": "decides", "example": "example", "summary": "what it does", "paper": "paper"},
         ),
     }
     if what not in tables:

@@ -5,13 +5,12 @@
 
 A method may carry settings of its own behind an @, because rates must be tuned per method to compare them fairly. Every
 cell is a run folder of its own: one that is finished is read, one that was interrupted is carried on. All is checked
-before the first run starts; a cell that fails later says why and does not stop the others. Images are mapped into memory
-once, and cells with the same clients share one split.
+before the first run starts; a cell that fails later says why and does not stop the others. Images are decoded
+once and mapped into memory by every cell; a split is a function of the seed, so cells of one seed have the same clients.
 """
 
 from __future__ import annotations
 
-import json
 import math
 import re
 import statistics
@@ -20,7 +19,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
-from fedloom.data import Partition
 from fedloom.engine.folder import RunFolder
 from fedloom.engine.setup import prepare
 from fedloom.errors import FedloomError, Interrupted
@@ -183,7 +181,6 @@ def plan(
 def compare_cells(cells: Sequence[Cell], tuning: Tuning | None, watcher: CellWatcher | None = None) -> Comparison:
     """Do what is not done yet, one cell after the other."""
     _refuse_other_recipes(cells)
-    shared: dict[str, Partition] = {}
     results = []
     for number, cell in enumerate(cells):
         if watcher:
@@ -191,7 +188,7 @@ def compare_cells(cells: Sequence[Cell], tuning: Tuning | None, watcher: CellWat
         assert cell.recipe.out is not None
         done, personal, failure = Run(Path(cell.recipe.out)), None, None
         try:
-            done = _run(cell, watcher or Silent(), shared)
+            done = _run(cell, watcher or Silent())
             personal = _personal(cell, done, tuning) if tuning else None
         except Interrupted as error:
             told = str(error).partition(";")[0]
@@ -229,17 +226,13 @@ def _weighed(cells: Sequence[Cell], tuning: Tuning | None) -> list[Cell]:
     return found
 
 
-def _run(cell: Cell, watcher: Watcher, shared: dict[str, Partition]) -> Run:
+def _run(cell: Cell, watcher: Watcher) -> Run:
     """A finished cell is read, an interrupted one carried on, a new one started."""
     assert cell.recipe.out is not None
     folder = RunFolder(cell.recipe.out)
     if folder.recipe_yaml.exists():
         return resume(folder.path, watcher, cell.recipe.lanes)
-    r = cell.recipe
-    clients = json.dumps([r.data.model_dump(mode="json"), r.split, r.clients, r.seed])
-    if clients not in shared:
-        shared[clients] = prepare(r).partition
-    return start(r, watcher, shared[clients])
+    return start(cell.recipe, watcher)
 
 
 def _refuse_shared_folders(cells: Sequence[Cell]) -> None:

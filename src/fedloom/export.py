@@ -130,7 +130,7 @@ def _client(
         worker = fed.lanes.worker
         report = worker.tune(client, fed.board.views(0), REGIONS[part], epochs, lr, loss)
         tensors = experiment.layout.tensors(worker.weights.storage.cpu())
-    labels = experiment.images.train_y[torch.from_numpy(experiment.partition.train(client))]
+    labels = experiment.at(experiment.recipe.rounds).train(client).y
     counts = torch.bincount(labels, minlength=experiment.images.classes).float()
     return experiment, tensors, counts, report["correct"][-1] / report["total"] if report["total"] else None
 

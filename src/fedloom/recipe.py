@@ -72,6 +72,9 @@ class Recipe(BaseModel):
     eval_clients: Annotated[int, Field(ge=0)] = (
         0  # rounds between tests on every client's own data; 0: only the last round
     )
+    analyze_every: Annotated[int, Field(ge=0)] = (
+        0  # rounds between analyses of factors, norms, alignment, drift; 0: never
+    )
     checkpoint_seconds: Annotated[float, Field(ge=0)] = 15.0  # at most this much work is done again after a kill
     memory_mb: Annotated[float, Field(gt=0)] = 2048.0  # clients' memory kept in RAM; the rest lies on disk
     track: str | None = None  # tensorboard | mlflow | wandb, or several with commas between: who is told of every round
@@ -123,17 +126,8 @@ class Recipe(BaseModel):
 
     def digest(self) -> str:
         """Identity of all that decides the bits of the result: not where it runs, nor what is measured on the way."""
-        aside = {
-            "lanes",
-            "name",
-            "out",
-            "device",
-            "checkpoint_seconds",
-            "memory_mb",
-            "eval_every",
-            "eval_clients",
-            "track",
-        }
+        aside = {"lanes", "name", "out", "device", "checkpoint_seconds", "memory_mb"}
+        aside |= {"eval_every", "eval_clients", "analyze_every", "track"}
         text = json.dumps(self.model_dump(mode="json", exclude=aside), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 

@@ -20,7 +20,6 @@ import torch
 from torch import Tensor
 
 from fedloom import __version__
-from fedloom.data import Partition
 from fedloom.engine import checkpoint
 from fedloom.engine.board import Board
 from fedloom.engine.files import append_line, keep_lines, read_lines, read_tensors, write_json, write_tensors
@@ -34,6 +33,7 @@ from fedloom.engine.state import State
 from fedloom.engine.worker import Worker
 from fedloom.errors import Interrupted
 from fedloom.measure.accuracy import by_client, is_personal, pooled, spread
+from fedloom.measure.during import Periodic
 from fedloom.recipe import Recipe
 from fedloom.track import check, tracking
 from fedloom.weights import digest
@@ -84,10 +84,10 @@ class Run:
         return read_tensors(self.path / "final.safetensors")[0]
 
 
-def start(recipe: Recipe, watcher: Watcher | None = None, partition: Partition | None = None) -> Run:
-    """Run a recipe in a new folder; `partition` is its split, where that was dealt before."""
+def start(recipe: Recipe, watcher: Watcher | None = None) -> Run:
+    """Run a recipe in a new folder."""
     check(recipe.track)
-    experiment = prepare(recipe, partition)
+    experiment = prepare(recipe)
     path = place(recipe, recipe.method)
     name = path.name.lstrip(".") or None  # a hidden folder, or the one we stand in
     experiment = replace(experiment, recipe=experiment.told().changed(name=name, out=str(path)))
@@ -109,11 +109,11 @@ def resume(path: str | Path, watcher: Watcher | None = None, lanes: int | str | 
 
 
 @contextmanager
-def federation(experiment: Experiment, folder: RunFolder) -> Iterator[Federation]:
-    """The machinery of a run, not yet at any round."""
+def federation(experiment: Experiment, folder: RunFolder, rows: int = 0) -> Iterator[Federation]:
+    """The machinery of a run, not yet at any round. `rows`: room for as many clients at once, where that is more."""
     lanes = count(experiment.recipe.lanes, experiment.recipe.device)
     with one_thread():
-        board = Board(experiment, max(experiment.recipe.cohort_size, lanes))
+        board = Board(experiment, max(experiment.recipe.cohort_size, lanes, rows))
         budget = experiment.recipe.memory_mb * 1e6
         memory = ClientMemory(experiment.messages.memory, experiment.messages.memory_row, folder.client_memory, budget)
         with Lanes(Worker(experiment), board, lanes) as running:
@@ -130,6 +130,9 @@ def _go(experiment: Experiment, folder: RunFolder, watcher: Watcher) -> Run:
             watcher.note(f"passed over a checkpoint: {text}")
         keep_lines(folder.rounds, rounds[: state.round])
         keep_lines(folder.clients, [clients[number] for number in sorted(clients) if number <= state.round])
+        analysis = Periodic(recipe.analyze_every, recipe.rounds, folder.analysis)
+        analysis.cut(state.round)
+        fed.observer = analysis
         watcher.begin(experiment, folder.path, state.round)
         fed.progress, fed.interruptible = watcher.client, interrupts.now
         saved, saved_round = time.monotonic(), state.round
@@ -137,6 +140,7 @@ def _go(experiment: Experiment, folder: RunFolder, watcher: Watcher) -> Run:
         try:
             while state.round < recipe.rounds:
                 line = fed.round()
+                analysis.write()
                 line.update(_evaluate(fed, folder))
                 append_line(folder.rounds, line)
                 watcher.round(line)
@@ -196,6 +200,7 @@ def _finish(fed: Federation, folder: RunFolder) -> None:
         "test_accuracy": lines[-1]["test_accuracy"],
         "client_accuracy": spread(each["accuracy"]),
     }
+    summary |= {name: lines[-1][name] for name in ("clean_test_accuracy", "domain_accuracy") if name in lines[-1]}
     if is_personal(fed):
         summary["personal_accuracy"] = spread(each["personal_accuracy"])
     if len(experiment.validation):

@@ -185,9 +185,9 @@ def test_unknown_sources_say_what_there_is(tmp_path: Path, monkeypatch: pytest.M
     with pytest.raises(FedloomError, match=r"FEDLOOM_DATA is not set; did you mean digits\?"):
         load("digit")
     with pytest.raises(
-        FedloomError, match=r"'cifar10' is not bundled and FEDLOOM_DATA is not set\. Set FEDLOOM_DATA to the folder"
+        FedloomError, match=r"'scans' is not bundled and FEDLOOM_DATA is not set\. Set FEDLOOM_DATA to the folder"
     ):
-        load("cifar10")
+        load("scans")
     saved(tmp_path / "mnist.npz", content())
     saved(tmp_path / "femnist.npz", content())
     monkeypatch.setenv("FEDLOOM_DATA", str(tmp_path))

@@ -86,7 +86,7 @@ def test_reports_come_in_the_order_of_the_jobs_though_the_longest_go_first() -> 
     costs = [2, 5, 1, 4, 3]
     with federation(folder.experiment(), folder) as fed:
         jobs = [
-            Job("client", {"client": k, "personal": False}, cost, lambda _, k=k: prepared.append(k))
+            Job("client", {"client": k, "round": 1, "personal": False}, cost, lambda _, k=k: prepared.append(k))
             for k, cost in enumerate(costs)
         ]
         reports = fed.lanes.run(jobs, finished.append)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +21,7 @@ PADDING = 4  # of the random crop, on each side
 
 @dataclass(frozen=True)
 class Pipeline:
-    """Called with uint8 B,H,W,C it returns float32 B,C,H,W in channels-last memory, (x / scale - mean) / std."""
+    """From uint8 B,H,W,C (float16 for some changed images) to float32 B,C,H,W, channels last: (x / scale - mean) / std."""
 
     scale: float
     mean: tuple[float, ...]
@@ -66,7 +66,8 @@ def _crop_and_flip(x: Tensor, padding: int, generator: torch.Generator) -> Tenso
     0.29, index_select of single pixels 0.27 and indexing by image, row and column 0.91.
     """
     batch, height, width, channels = x.shape
-    sides = np.zeros((2, batch, height + 2 * padding, width + 2 * padding, channels), np.uint8)
+    kind = x.numpy().dtype
+    sides = np.zeros((2, batch, height + 2 * padding, width + 2 * padding, channels), kind)
     inner = sides[:, :, padding : padding + height, padding : padding + width]
     inner[0] = x.numpy()
     inner[1] = x.flip(2).numpy()  # torch reverses pixels of few channels by vectors, numpy one by one
@@ -75,10 +76,10 @@ def _crop_and_flip(x: Tensor, padding: int, generator: torch.Generator) -> Tenso
     side = torch.randint(2, (batch,), generator=generator).numpy()
     top, left = torch.randint(places, (2, batch), generator=generator).numpy()
     image, row, pixel = sides.strides[1:4]
-    windows: npt.NDArray[np.uint8] = np.ndarray(
+    windows: npt.NDArray[Any] = np.ndarray(
         shape=(2, batch, places, places, height, width * channels),
-        strides=(sides.strides[0], image, row, pixel, row, 1),
-        dtype=np.uint8,
+        strides=(sides.strides[0], image, row, pixel, row, kind.itemsize),
+        dtype=kind,
         buffer=sides,
     )
     return torch.from_numpy(windows[side, np.arange(batch), top, left]).view(batch, height, width, channels)

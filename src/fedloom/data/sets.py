@@ -12,6 +12,7 @@ from fedloom.data.arrays import Content, check, digest, statistics
 from fedloom.data.resize import check_resize, resized
 from fedloom.data.sources import find, named
 from fedloom.data.sources.npz import outline
+from fedloom.data.sources.ready import READY
 from fedloom.data.sources.source import Source
 
 
@@ -63,14 +64,20 @@ def load(source: str, resize: int | None = None) -> ImageSet:
 
 
 def list_sets() -> list[dict[str, str]]:
-    """What `data` can be: name, one line, and the file of those in $FEDLOOM_DATA."""
+    """What `data` can be: name, one line, and where it comes from: a file in $FEDLOOM_DATA, or the hub."""
     bundled = "1797 handwritten digits, 8 x 8, bundled with scikit-learn; every fifth image is test"
     forms = {
         "PATH.npz": "any npz file with train_x, train_y, test_x, test_y as uint8 N,H,W,C",
-        "folder:PATH": "pictures in PATH/train/CLASS/ and PATH/test/CLASS/, or PATH/CLASS/",
+        "folder:PATH": "pictures in PATH/train/CLASS/ and PATH/test/CLASS/, or PATH/CLASS/; DOMAIN/CLASS/ likewise",
         "hf:owner/name": 'a set of the Hugging Face hub, or hf:PATH; needs pip install "fedloom[hub]"',
     }
-    files = [{"name": name, "summary": outline(path), "file": str(path)} for name, path in named().items()]
+    here = named()
+    files = [{"name": name, "summary": outline(path), "file": str(path)} for name, path in here.items()]
+    files += [
+        {"name": name, "summary": known.summary, "file": f"hf:{known.repository}"}
+        for name, known in READY.items()
+        if name not in here
+    ]
     others = [{"name": name, "summary": summary, "file": ""} for name, summary in forms.items()]
     return [{"name": "digits", "summary": bundled, "file": ""}, *files, *others]
 

@@ -22,9 +22,9 @@ class Board:
         self.down = {**experiment.messages.down.views(self.down_row), "round": shared(8).view(torch.int64)[0]}
         self._up, self._memory = experiment.messages.up, experiment.messages.memory
         self.up_rows = shared(rows * experiment.messages.up.nbytes).view(rows, experiment.messages.up.nbytes)
-        self.memory_rows = shared(rows * experiment.messages.memory.nbytes).view(
-            rows, experiment.messages.memory.nbytes
-        )
+        size = experiment.messages.memory.nbytes
+        self.memory_rows = shared(rows * size).view(rows, size)
+        self.before_rows = shared(rows * size).view(rows, size)  # by lane: a client's memory before the round
         self.message_row = shared(experiment.messages.message.nbytes)
         self.message = experiment.messages.message.views(self.message_row)
         self._server, self._findings = experiment.messages.server, experiment.messages.findings
@@ -32,7 +32,10 @@ class Board:
         self.server = self._server.views(self.server_row)
         self.refined_row = shared(experiment.messages.up.nbytes)
         self.finding_rows = shared(rows * self._findings.nbytes).view(rows, self._findings.nbytes)
-        self.hits = shared(len(experiment.images.test_y) + len(experiment.validation)).view(torch.bool)
+        tested = len(experiment.images.test_y)
+        changed = any(holding.changes for holding in experiment.holdings)
+        sizes = {"test": tested, "validation": len(experiment.validation), "clean": tested if changed else 0}
+        self.hits_of = {name: shared(size).view(torch.bool) for name, size in sizes.items()}  # by image, in order
 
     def up(self, row: int) -> dict[str, Tensor]:
         return self._up.views(self.up_rows[row])
@@ -46,6 +49,9 @@ class Board:
 
     def findings(self, row: int) -> dict[str, Tensor]:
         return self._findings.views(self.finding_rows[row])
+
+    def before(self, lane: int) -> dict[str, Tensor]:
+        return self._memory.views(self.before_rows[lane])
 
     def broadcast(self, tensors: Mapping[str, Tensor]) -> None:
         for name, view in self.down.items():

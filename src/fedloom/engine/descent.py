@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from fedloom.engine.samples import held_back
 from fedloom.errors import FedloomError
 from fedloom.methods.seen import Course
 from fedloom.weights import Weights
@@ -76,8 +77,7 @@ class Patience:
         course = self._course
         if course is None or step % course.check:
             return False
-        index = self._worker.experiment.validation
-        found = float(self._worker.correct(index, validation=True).double().mean())
+        found = float(self._worker.correct(held_back(self._worker.experiment)).double().mean())
         self._worker.net.train()
         if found > self._best:
             self._best, self._at, self._kept = found, step, self._worker.weights.storage.clone()

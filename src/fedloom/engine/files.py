@@ -40,7 +40,7 @@ def write(path: Path, content: bytes | str, durable: bool = False) -> None:
 def sweep(folder: Path) -> None:
     """Remove what a killed `write` left beside its place; for one who knows that nobody writes there now."""
     for path in folder.glob(".*"):
-        if re.fullmatch(r"\..+\.(yaml|jsonl?|safetensors)\.[a-z0-9_]{8}", path.name):
+        if re.fullmatch(r"\..+\.(yaml|jsonl?|safetensors|csv|npz)\.[a-z0-9_]{8}", path.name):
             path.unlink(missing_ok=True)
 
 

@@ -3,7 +3,8 @@
     recipe.yaml  initial.safetensors  partition.npz  inputs.json  rounds.jsonl  clients.jsonl  checkpoints/
     final.safetensors  summary.json
 
-It appears complete in one move, so a folder that exists can be resumed, whenever its run was ended.
+A split that changes in round 30 has partition-30.npz beside. The folder appears complete in one move, so one that exists
+can be resumed, whenever its run was ended.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from fedloom.data import Partition, load
+from fedloom.data import ImageSet, Partition, load, stage_rounds
 from fedloom.engine.files import read_tensors, sweep, write, write_json, write_tensors
 from fedloom.engine.inputs import Inputs
 from fedloom.engine.setup import Experiment, about, prepare
@@ -43,6 +44,7 @@ class RunFolder:
         self.summary = self.path / "summary.json"
         self.checkpoints = self.path / "checkpoints"
         self.client_memory = self.checkpoints / "clients"
+        self.analysis = self.path / "analysis"
 
     @property
     def finished(self) -> bool:
@@ -65,8 +67,16 @@ class RunFolder:
             images = load(stored.data.name, stored.data.resize)
         if told.get("data") != images.digest:
             raise FedloomError(f"data: {stored.data.name} is no longer what {self.path} was trained on")
-        experiment = prepare(stored, Partition.load(self.partition, images), initial)
+        experiment = prepare(stored, self.partitions(images), initial)
         return replace(experiment, origin=json.loads(told["origin"])) if "origin" in told else experiment
+
+    def partitions(self, images: ImageSet) -> list[Partition]:
+        """One a stage of the split."""
+        return [Partition.load(self.stage_partition(begin), images) for begin in stage_rounds(self.recipe().split)]
+
+    def stage_partition(self, begin: int) -> Path:
+        """Of the stage that begins in this round."""
+        return self.partition if begin == 1 else self.path / f"partition-{begin}.npz"
 
     def known_inputs(self) -> Inputs:
         """What the net takes and tells, without the images it was trained on; a folder without that file needs them."""
@@ -83,7 +93,7 @@ class RunFolder:
                 if time.monotonic() > until:
                     raise FedloomError(f"{self.path}: another process is at work on this run; wait for it or end it")
                 time.sleep(0.05)
-            for place in (self.path, self.checkpoints, self.client_memory):
+            for place in (self.path, self.checkpoints, self.client_memory, self.analysis):
                 sweep(place)
             yield
         finally:
@@ -113,7 +123,8 @@ def create(experiment: Experiment, path: Path) -> RunFolder:
         folder = RunFolder(made)
         folder.client_memory.mkdir(parents=True)
         write(folder.recipe_yaml, experiment.recipe.to_yaml())
-        experiment.partition.save(folder.partition)
+        for holding in experiment.holdings:
+            holding.partition.save(folder.stage_partition(holding.begin))
         write_json(folder.inputs, Inputs.of(experiment).to_json())
         metadata = {"recipe": experiment.recipe.digest(), "data": experiment.images.digest}
         if experiment.origin:

@@ -66,7 +66,7 @@ class Inputs:
         images = images or self.images("nothing", *nothing, *nothing)
         plain = {"validation": 0.0, "public": 0.0, "public_from": None, "public_to_clients": False, "images": None}
         data = recipe.data.model_dump()
-        alone = recipe.changed(clients=1, data={**data, **{k: v for k, v in plain.items() if k in data}})
+        alone = recipe.changed(clients=1, split="iid", data={**data, **{k: v for k, v in plain.items() if k in data}})
         train, test = len(images.train_y), len(images.test_y)
         everything = Partition(np.arange(train), np.array([0, train]), np.arange(test), np.array([0, test]))
         return prepare(alone, everything, read_tensors(initial)[0], images=images, task=self.task)

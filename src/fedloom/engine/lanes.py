@@ -27,6 +27,7 @@ from typing import Any
 import torch
 
 from fedloom.engine.board import Board
+from fedloom.engine.samples import held_back
 from fedloom.engine.worker import Worker
 from fedloom.errors import FedloomError
 
@@ -45,6 +46,10 @@ class Job:
     prepare: Callable[[int], None] | None = None  # gets the number of the lane
 
 
+Perform = Callable[[Worker, Board, int, dict[str, Any]], Report]  # the last two: number of the lane, arguments
+KINDS: dict[str, Perform] = {}  # further kinds of jobs, brought by modules that the engine does not know
+
+
 def perform(worker: Worker, board: Board, lane: int, order: dict[str, Any]) -> Report:
     """What a lane does with a job."""
     kind, a = order["kind"], order["arguments"]
@@ -60,17 +65,20 @@ def perform(worker: Worker, board: Board, lane: int, order: dict[str, Any]) -> R
         return worker.tell(a["client"], a["round"], views, a["part"], board.findings(a["row"]))
     if kind == "test":
         worker.receive(board.down, None)
-        held = a["validation"]
-        total = len(worker.experiment.images.test_y)
-        index = worker.experiment.validation if held else torch.arange(total)
-        begin, end = a["begin"], a["end"]
-        place = board.hits[total:] if held else board.hits[:total]
-        place[begin:end] = worker.correct(index[begin:end], borrowed=True, validation=held)
+        begin, end, which = a["begin"], a["end"], a["set"]
+        if which == "validation":
+            pictures = held_back(worker.experiment)[begin:end]
+        else:
+            holding = worker.experiment.at(a["round"])
+            pictures = (holding.pooled if which == "test" else holding.clean)(begin, end)
+        board.hits_of[which][begin:end] = worker.correct(pictures, borrowed=True)
         return {}
     if kind == "client":
-        return worker.test_client(a["client"], views, a["personal"])
+        return worker.test_client(a["client"], a["round"], views, a["personal"])
     if kind == "tune":
         return worker.tune(a["client"], views, a["regions"], a["epochs"], a["lr"], a["loss"], a["unseen"], a["first"])
+    if kind in KINDS:
+        return KINDS[kind](worker, board, lane, a)
     raise FedloomError(f"a lane was asked for {kind!r}, which it does not know")
 
 

@@ -14,9 +14,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fedloom.data import Pictures
 from fedloom.engine.arena import scoped
 from fedloom.engine.descent import Downhill, Patience, adam
-from fedloom.engine.samples import Samples
+from fedloom.engine.samples import Samples, held_back
 from fedloom.errors import FedloomError
 from fedloom.keys import numpy_generator, seeded, torch_generator
 from fedloom.methods.part import Part
@@ -107,7 +108,7 @@ class Scope:
 
     def __init__(self, job: ClientJob, part: Part, views: Views) -> None:
         self._job = job
-        self.name, self.task = part.name, job.worker.experiment.task
+        self.name, self.task = part.name, job.worker.experiment.task_at(job.round)
         self.round = job.round
         self.momentum, self.epochs = job.worker.experiment.recipe.momentum, job.worker.experiment.recipe.epochs
         self.generator = job.generator
@@ -142,7 +143,7 @@ class Scope:
 
     def share(self, share: float) -> Tensor:
         experiment = self._job.worker.experiment
-        index = experiment.partition.train_index
+        index = self._job.holding.partition.train_index
         count = max(round(share * len(index)), 1)
         chosen = numpy_generator(experiment.recipe.seed, "share", self.name).permutation(len(index))[:count]
         return torch.from_numpy(index[np.sort(chosen)])
@@ -230,12 +231,16 @@ class ClientJob:
         views: Views,
         purpose: str = "local",
         peers: Sequence[PeerRow] = (),
+        stage: int = 0,  # the round whose data are meant, where that is not the round of the job
     ) -> None:
         experiment = worker.experiment
         self.worker, self.round, self.purpose = worker, round, purpose
         self.recipe = experiment.recipe
         self.lr = self.recipe.rate(max(round, 1))
         self.client, self.peers = client, peers
+        self.holding = experiment.at(
+            round or stage or self.recipe.rounds
+        )  # fine-tuning, round 0, comes after the last one
         self._samples: dict[str, Samples] = {}
         self.generator = torch_generator(self.recipe.seed, purpose, round, "server" if client is None else client)
         worker.start.copy_(worker.weights.storage)
@@ -440,24 +445,26 @@ class ClientJob:
         """The client's own training images, those held back for validation, public ones, or any by their indices."""
         experiment, alone = self.worker.experiment, not self.worker.normalisers
         if isinstance(data, Tensor):
-            return Samples(experiment, data, self.worker.device, alone)
+            return Samples(experiment, self.holding.by_image(data.numpy()), self.worker.device, alone)
         if data not in self._samples:
-            public = None
+            pipeline = None
             if data == "own":
                 if self.client is None:
                     raise FedloomError("method: the server has no images of its own; name others")
-                own = self.purpose in ("tune", "tell")  # of a client, also where all data lie in one place
-                mine = experiment.partition.train if own else experiment.training
-                index = torch.from_numpy(mine(self.client))
+                if experiment.pooled and self.purpose not in ("tune", "tell"):  # there a client stands for itself
+                    pictures = self.holding.by_image(experiment.training(self.client, self.round))
+                else:
+                    pictures = self.holding.train(self.client)
             elif data == "held":
-                index = experiment.validation
-                if not len(index):
+                pictures = held_back(experiment)
+                if not len(pictures):
                     raise FedloomError("method: it works on images that are held back; set data.validation above 0")
             else:
-                public, index = experiment.public, torch.arange(len(experiment.public.y))
-                if not len(index):
+                public = experiment.public
+                pictures, pipeline = Pictures(public.x, torch.arange(len(public.y)), public.y), public.pipeline
+                if not len(pictures):
                     raise FedloomError("method: it works on public images; set data.public above 0")
-            self._samples[data] = Samples(experiment, index, self.worker.device, alone, public)
+            self._samples[data] = Samples(experiment, pictures, self.worker.device, alone, pipeline)
         return self._samples[data]
 
     def draw(self) -> LocalBatch:

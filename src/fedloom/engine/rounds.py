@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from torch import Tensor
 
@@ -28,6 +28,17 @@ LINE = frozenset(
 Progress = Callable[[int], None]  # called with the number of clients done in this round
 
 
+class Observer(Protocol):
+    """Somebody who measures rounds from inside; nothing that it sees may be changed."""
+
+    def due(self, number: int) -> bool: ...
+    def trained(self, federation: Federation, sent: Mapping[str, Tensor], uploads: Sequence[Upload]) -> None:
+        """Clients have trained from what was `sent`: their uploads and new memory lie on the board."""
+
+    def combined(self, federation: Federation, sent: Mapping[str, Tensor], uploads: Sequence[Upload]) -> None:
+        """Second acts are over and the state holds the new weights; clients' memory in `federation` is still the old."""
+
+
 @dataclass
 class Federation:
     """A server with its lanes: `round()` makes one round and leaves a consistent state behind, or an untouched one."""
@@ -39,6 +50,7 @@ class Federation:
     lanes: Lanes
     progress: Progress | None = None
     interruptible: Callable[[], AbstractContextManager[None]] = nullcontext
+    observer: Observer | None = None
 
     def cohort(self, round: int) -> list[int]:
         """The clients of a round: a function of seed and round alone."""
@@ -55,16 +67,22 @@ class Federation:
         combiner = self.experiment.method.the("combine")
         return combiner is not None and combiner.always
 
-    def round(self) -> dict[str, Any]:
+    def round(self, cohort: list[int] | None = None) -> dict[str, Any]:
         """One round; returns its line of rounds.jsonl. The state moves only when all clients are done."""
         began = time.perf_counter()
         experiment, state = self.experiment, self.state
         number = state.round + 1
-        cohort = self.cohort(number)
-        self.board.broadcast(state.broadcast())
+        cohort = self.cohort(number) if cohort is None else cohort
+        sent = state.broadcast()
+        self.board.broadcast(sent)
+        observer = self.observer if self.observer is not None and self.observer.due(number) else None
+        if observer is not None:
+            sent = {name: tensor.clone() for name, tensor in sent.items()}
         lost: dict[int, str] = {}
         uploads = self._train(cohort, number, lost)
         down, up = len(cohort) * experiment.messages.download, len(cohort) * experiment.messages.up.payload
+        if observer is not None:
+            began += _timed(lambda: observer.trained(self, sent, uploads))
         server = RoundServer(
             state, uploads, lambda *asked: self._ask(server, lost, *asked), lambda part: self._survey(server, part)
         )
@@ -78,6 +96,8 @@ class Federation:
             down, up = down + server.down, up + server.up
             uploads = server.accepted
         logged = self._log(server)
+        if observer is not None:
+            began += _timed(lambda: observer.combined(self, sent, uploads))
         for upload in uploads:
             self.memory.put(upload.client, self.board.memory_rows[upload.row], number)
         if experiment.pooled:  # where all data lie in one place, nothing travels
@@ -101,7 +121,7 @@ class Federation:
     def _train(self, cohort: Sequence[int], number: int, lost: dict[int, str]) -> list[Upload]:
         jobs = []
         for row, client in enumerate(cohort):
-            samples = len(self.experiment.training(client))
+            samples = len(self.experiment.training(client, number))
             arguments = {"client": client, "round": number, "row": row}
             jobs.append(Job("train", arguments, samples, self._remember(client, row)))
         done = 0
@@ -142,7 +162,7 @@ class Federation:
         if reason:
             lost[client] = reason
             return None
-        samples = len(self.experiment.training(client))
+        samples = len(self.experiment.training(client, self.state.round + 1))
         return Upload(client, row, samples, int(report["steps"]), float(report["loss"]), tensors)
 
     def _combine(self, server: RoundServer) -> None:
@@ -201,13 +221,14 @@ class Federation:
         """What all clients tell under the new weights, summed in their order; a cohort of them at a time."""
         clients, rows = self.experiment.recipe.clients, len(self.board.finding_rows)
         self.board.broadcast(self.state.broadcast())
+        kept = self.board.memory_rows.clone()  # what this round's clients will remember
         total: dict[str, Tensor] = {}
         for begin in range(0, clients, rows):
             some = range(begin, min(begin + rows, clients))
             jobs = []
             for row, client in enumerate(some):
                 arguments = {"client": client, "round": self.state.round + 1, "row": row, "part": part}
-                size = len(self.experiment.partition.train(client))
+                size = len(self.experiment.at(self.state.round + 1).partition.train(client))
                 jobs.append(Job("tell", arguments, size, self._recall(client, row)))
             for row, report in enumerate(self.lanes.run(jobs)):
                 told = scoped(self.board.findings(row), part)
@@ -215,6 +236,7 @@ class Federation:
                     continue
                 for name, value in told.items():
                     total[name] = total[name] + value.double() if name in total else value.double()
+        self.board.memory_rows.copy_(kept)
         server.down += clients * (self.experiment.messages.download)
         server.up += clients * self.experiment.messages.findings.payload_of(part)
         return total
@@ -278,6 +300,13 @@ class Federation:
             self.board.memory_rows[row].copy_(saved[1])
 
         return prepare
+
+
+def _timed(measure: Callable[[], None]) -> float:
+    """What measuring takes is no part of a round's time."""
+    began = time.perf_counter()
+    measure()
+    return time.perf_counter() - began
 
 
 def _mean_loss(uploads: Sequence[Upload]) -> float | None:

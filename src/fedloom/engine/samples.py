@@ -7,8 +7,9 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from fedloom.data import Pictures, Pipeline
 from fedloom.engine.batches import cut
-from fedloom.engine.setup import Experiment, Public
+from fedloom.engine.setup import Experiment
 
 PREPARED_BYTES = 64 << 20  # images are turned into floats once a job if they need no more than this
 
@@ -16,22 +17,25 @@ Cut = tuple[Tensor, Tensor, Tensor]  # images, labels, their places among the sa
 
 
 class Samples:
-    """The training images with these indices, or public ones; draws come from the generator that is given."""
+    """These images; draws come from the generator that is given. `pipeline`: theirs, if not the experiment's."""
 
     def __init__(
-        self, experiment: Experiment, index: Tensor, device: str, alone: bool, public: Public | None = None
+        self,
+        experiment: Experiment,
+        pictures: Pictures,
+        device: str,
+        alone: bool,
+        pipeline: Pipeline | None = None,
     ) -> None:
-        self.experiment, self.index, self.device, self.alone = experiment, index, device, alone
-        images = experiment.images
-        self.x = images.train_x if public is None else public.x
-        self.y = (images.train_y if public is None else public.y)[index].to(device)
-        self.pipeline = experiment.pipeline if public is None else public.pipeline
-        self.batch_size = len(index) if experiment.recipe.batch == "full" else experiment.recipe.batch
+        self.experiment, self.device, self.alone = experiment, device, alone
+        self.x, self.rows, self.y = pictures.x, pictures.rows, pictures.y.to(device)
+        self.pipeline = pipeline or experiment.pipeline
+        self.batch_size = len(self.rows) if experiment.recipe.batch == "full" else experiment.recipe.batch
         self._prepared: Tensor | None = None
         self._counts: Tensor | None = None
 
     def __len__(self) -> int:
-        return len(self.index)
+        return len(self.rows)
 
     @property
     def counts(self) -> Tensor:
@@ -57,10 +61,16 @@ class Samples:
     def batch(self, chosen: Tensor, generator: torch.Generator | None) -> Cut:
         """These of the samples; augmented by the generator's draws where there is one and the recipe says so."""
         if generator is not None and self.pipeline.augment != "none":
-            return self.pipeline(self.x[self.index[chosen]], generator).to(self.device), self.y[chosen], chosen
+            return self.pipeline(self.x[self.rows[chosen]], generator).to(self.device), self.y[chosen], chosen
         if self._prepared is None and len(self) * self.x[0].numel() * 4 <= PREPARED_BYTES:
-            floats = self.pipeline(self.x[self.index], None)
+            floats = self.pipeline(self.x[self.rows], None)
             self._prepared = floats.permute(0, 2, 3, 1).contiguous().to(self.device)  # N,H,W,C: rows are whole images
         if self._prepared is None:
-            return self.pipeline(self.x[self.index[chosen]], None).to(self.device), self.y[chosen], chosen
+            return self.pipeline(self.x[self.rows[chosen]], None).to(self.device), self.y[chosen], chosen
         return self._prepared[chosen].permute(0, 3, 1, 2), self.y[chosen], chosen
+
+
+def held_back(experiment: Experiment) -> Pictures:
+    """The images held back for validation: as they are, since no client holds them."""
+    images, index = experiment.images, experiment.validation
+    return Pictures(images.train_x, index, images.train_y[index])

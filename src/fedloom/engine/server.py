@@ -94,7 +94,7 @@ class ServerScope:
         state = server.state
         self._server, self._part = server, part
         self.round, self.lr, self.momentum = state.round + 1, server.lr, server.momentum
-        self.task = state.experiment.task
+        self.task = state.experiment.task_at(state.round + 1)
         self.weights = state.w
         self.memory = state.slots(part.name)
 

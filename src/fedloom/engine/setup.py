@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedloom.data import ImageSet, Partition, Pipeline, load, split
+from fedloom.data import Holding, ImageSet, Partition, Pipeline, check_spec, load, stages
 from fedloom.engine.arena import Packing, prefixed, scoped
 from fedloom.engine.start import read_start
 from fedloom.errors import FedloomError
@@ -70,7 +70,7 @@ class Experiment:
 
     recipe: Recipe
     images: ImageSet
-    partition: Partition
+    holdings: tuple[Holding, ...]  # who holds and sees what; more than one if the split changes on the way
     validation: Tensor  # indices of training images that no client holds
     public: Public
     pipeline: Pipeline
@@ -87,19 +87,34 @@ class Experiment:
     def layout(self) -> Layout:
         return self.weights.layout
 
+    def at(self, round: int) -> Holding:
+        """Who holds and sees what in a round, and in the tests after it."""
+        return next((stage for stage in reversed(self.holdings) if stage.begin <= round), self.holdings[0])
+
+    @property
+    def partition(self) -> Partition:
+        """Who holds what in the end."""
+        return self.holdings[-1].partition
+
+    def task_at(self, round: int) -> Task:
+        if len(self.holdings) == 1:
+            return self.task
+        return replace(self.task, samples=len(self.at(round).partition.train_index))
+
     @property
     def pooled(self) -> bool:
         """Whether one worker, called 0, trains on all clients' images."""
         return is_pooled(self.method)
 
-    def training(self, worker: int) -> np.ndarray:
+    def training(self, worker: int, round: int) -> np.ndarray:
         """The images that one of a round's cohort trains on: the client's own, or everybody's."""
-        return everybody(self.partition) if self.pooled else self.partition.train(worker)
+        partition = self.at(round).partition
+        return everybody(partition) if self.pooled else partition.train(worker)
 
     def told(self) -> Recipe:
         """The recipe as a run folder holds it: with every hyper-parameter, and what `init` was when it was read."""
         origin = {"init_digest": self.origin["digest"]} if self.origin else {}
-        return self.recipe.changed(method=self.method.spelled(), **origin)
+        return self.recipe.changed(method=self.method.spelled(), split=check_spec(self.recipe.split), **origin)
 
     def plan(self) -> Plan:
         layout = self.layout
@@ -146,13 +161,14 @@ def one_thread() -> Iterator[None]:
 
 def prepare(
     recipe: Recipe,
-    partition: Partition | None = None,
+    partition: Sequence[Partition] | Partition = (),
     initial: Mapping[str, Tensor] | None = None,
     *,
     images: ImageSet | None = None,
     task: Task | None = None,
 ) -> Experiment:
-    """Load, split and build what the recipe names; a stored partition and stored first weights are used as they are.
+    """Load, split and build what the recipe names; stored partitions, one a stage, and stored first weights are used
+    as they are.
 
     `images` and `task`: those of somebody who was not in the federation, and what the federation's task was.
     """
@@ -161,18 +177,19 @@ def prepare(
     with about("data"):
         images = images or load(recipe.data.name, recipe.data.resize)
         pipeline = Pipeline.of(images, recipe.data.normalize, recipe.augment)
-    pool, validation, index = _hold_back(images, recipe)
+    pool, validation, index = hold_back(images, recipe)
     public = _public(images, pipeline, recipe, index)
-    if partition is None:
-        with about("split"):
-            partition = split(recipe.split, images, recipe.clients, recipe.seed, pool)
-        if recipe.data.public_to_clients:
-            partition = partition.given(index)
+    with about("split"):
+        known = (partition,) if isinstance(partition, Partition) else partition
+        further = index if recipe.data.public_to_clients else None
+        holdings = stages(recipe.split, images, recipe.clients, recipe.seed, pool, known, further)
+        if holdings[-1].begin > recipe.rounds:
+            raise FedloomError(f"split changes in round {holdings[-1].begin}, but there are {recipe.rounds} rounds")
     task = task or Task(
         shape=images.shape,
         classes=images.classes,
         clients=recipe.clients,
-        samples=len(partition.train_index),
+        samples=len(holdings[0].partition.train_index),
         rounds=recipe.rounds,
         seed=recipe.seed,
         held=len(validation),
@@ -201,7 +218,7 @@ def prepare(
     experiment = Experiment(
         recipe=recipe,
         images=images,
-        partition=partition,
+        holdings=holdings,
         validation=torch.from_numpy(validation),
         public=public,
         pipeline=pipeline,
@@ -286,7 +303,7 @@ def _messages(chosen: Method, net: Net, weights: Weights, task: Task) -> Message
     )
 
 
-def _hold_back(images: ImageSet, recipe: Recipe) -> tuple[np.ndarray | None, np.ndarray, np.ndarray]:
+def hold_back(images: ImageSet, recipe: Recipe) -> tuple[np.ndarray | None, np.ndarray, np.ndarray]:
     """Indices of training images: those to deal out (None: all), those for validation, the public ones."""
     total = len(images.train_y)
     held, public = round(recipe.data.validation * total), round(recipe.data.public * total)

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedloom.data import Pictures
 from fedloom.engine.arena import scoped
 from fedloom.engine.batches import cut
 from fedloom.engine.local import ClientJob, Views, Which
@@ -145,10 +146,10 @@ class Worker:
     def _part(self, name: str) -> Part:
         return next(part for part in self.experiment.method.parts if part.name == name)
 
-    def own(self, client: int, views: Views) -> ClientJob:
+    def own(self, client: int, views: Views, round: int = 0) -> ClientJob:
         """The client's own model: its personal regions over the served weights, then what parts do to personalise it."""
         self.receive(views.down, views.memory)
-        job = ClientJob(self, client, 0, views, purpose="tune")
+        job = ClientJob(self, client, 0, views, purpose="tune", stage=round)
         if len(job.own):
             with seeded(self.experiment.recipe.seed, "forward-own", client):
                 for part in self.experiment.method.hooked("personalise"):
@@ -172,12 +173,12 @@ class Worker:
         """
         job = self.own(client, views)
         names = self.tunable(regions)
-        index = torch.from_numpy(self.experiment.partition.test(client))
+        mine = job.holding.test(client)
         others = self.unseen(job, unseen)
         correct, forgotten = [], []
 
         def test(edge: bool) -> None:
-            correct.append(int(self.correct(index, counts=job.own.counts).sum()))
+            correct.append(int(self.correct(mine, counts=job.own.counts).sum()))
             if edge and len(others):
                 forgotten.append(int(self.correct(others, counts=job.own.counts).sum()))
 
@@ -187,56 +188,55 @@ class Worker:
             for epoch in range(epochs):
                 job.run([Phase(1)], lr=lr, names=names, plain=True, loss=loss)
                 test(epoch == epochs - 1)
-        return {"correct": correct, "total": len(index), "unseen": forgotten, "unseen_total": len(others)}
+        return {"correct": correct, "total": len(mine), "unseen": forgotten, "unseen_total": len(others)}
 
     def tunable(self, regions: Sequence[str]) -> list[str]:
         """The parameters of these regions that may be fine-tuned: all but those that are fixed for good."""
         known = self.layout.regions
         return [n for n in known.select(*regions) if n not in known.statistics and n not in known.constant]
 
-    def unseen(self, job: ClientJob, most: int) -> Tensor:
-        """Test images, at most so many, of the classes that the client has no training image of."""
-        if not most:
-            return torch.empty(0, dtype=torch.int64)
+    def unseen(self, job: ClientJob, most: int) -> Pictures:
+        """Pooled test images, at most so many, of the classes that the client has no training image of."""
+        pooled = job.holding.pooled(0, len(self.experiment.images.test_y) if most else 0)
         absent = job.own.counts.cpu() == 0
-        found = torch.nonzero(absent[self.experiment.images.test_y]).flatten()
-        if len(found) <= most:
-            return found
-        generator = torch_generator(self.experiment.recipe.seed, "unseen", str(job.client))
-        return found[torch.randperm(len(found), generator=generator)[:most].sort().values]
+        found = torch.nonzero(absent[pooled.y]).flatten()
+        if len(found) > most:
+            generator = torch_generator(self.experiment.recipe.seed, "unseen", str(job.client))
+            found = found[torch.randperm(len(found), generator=generator)[:most].sort().values]
+        return pooled[found]
 
-    def test_client(self, client: int, views: Views, personal: bool) -> dict[str, Any]:
-        """The client's own test images, under the global weights or under its own."""
-        index = torch.from_numpy(self.experiment.partition.test(client))
+    def test_client(self, client: int, round: int, views: Views, personal: bool) -> dict[str, Any]:
+        """The client's own test images after a round, under the global weights or under its own."""
+        mine = self.experiment.at(round).test(client)
         if personal:
-            hits = self.correct(index, counts=self.own(client, views).own.counts)
+            hits = self.correct(mine, counts=self.own(client, views, round).own.counts)
         else:
             self.receive(views.down, None)
-            hits = self.correct(index, borrowed=True)
-        return {"correct": int(hits.sum()), "total": len(index)}
+            hits = self.correct(mine, borrowed=True)
+        return {"correct": int(hits.sum()), "total": len(mine)}
 
-    def correct(
-        self, index: Tensor, borrowed: bool = False, validation: bool = False, counts: Tensor | None = None
-    ) -> Tensor:
-        """Which of these test images the net now gets right. `borrowed`: it has no statistics of its own. `counts`: it is
-        the own model of a client that holds so many of each class."""
-        images = self.experiment.images
-        x, y = (images.train_x, images.train_y) if validation else (images.test_x, images.test_y)
+    def evaluating(self, borrowed: bool) -> None:
+        """The mode that evaluation uses. `borrowed`: the net has no statistics of its own."""
         self.net.eval()
         if borrowed and self.experiment.recipe.bn == "local":
             use_test_batch(self.normalisers)
+
+    def correct(self, pictures: Pictures, borrowed: bool = False, counts: Tensor | None = None) -> Tensor:
+        """Which of these images the net now gets right. `borrowed`: it has no statistics of its own. `counts`: it is the own
+        model of a client that holds so many of each class."""
+        self.evaluating(borrowed)
         hits = []
         size = self.experiment.recipe.eval_batch
-        first = int(index[0]) if len(index) else 0  # layers that draw in evaluation: the same for any number of lanes
-        key = (self.experiment.recipe.seed, "test", self.round, int(validation), first, len(index))
+        first = int(pictures.rows[0]) if len(pictures) else 0  # layers that draw in evaluation: the same for any lanes
+        validation = int(pictures.x is self.experiment.images.train_x)
+        key = (self.experiment.recipe.seed, "test", self.round, validation, first, len(pictures))
         with torch.no_grad(), self.autocast(), seeded(*key):
-            for stretch in cut(len(index), size, alone=not self.normalisers):
-                chosen = index[stretch]
-                batch = self.experiment.pipeline(x[chosen], None).to(self.device)
+            for stretch in cut(len(pictures), size, alone=not self.normalisers):
+                batch = self.experiment.pipeline(pictures.x[pictures.rows[stretch]], None).to(self.device)
                 logits = self.net(batch)
                 if self.reader is not None and counts is not None:
                     logits = self.reader.own_logits(logits, counts)
-                hits.append(logits.argmax(1).cpu() == y[chosen])
+                hits.append(logits.argmax(1).cpu() == pictures.y[stretch])
         return torch.cat(hits) if hits else torch.empty(0, dtype=torch.bool)
 
 

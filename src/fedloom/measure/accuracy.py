@@ -1,6 +1,8 @@
 """Accuracies, each with its own name, because papers mix them up.
 
-    test_accuracy        the served global model on the whole pooled test set
+    test_accuracy        the served global model on the whole pooled test set: every test image once, as its holder sees it
+    clean_test_accuracy  the same on those images as they are, where the split changes what is seen
+    domain_accuracy      test_accuracy by domain, where the set has domains
     validation_accuracy  the same on training images that no client holds
     client accuracy      the served global model on each client's own test images
     personal accuracy    each client's own model on its own test images: its personal regions over the global ones, then
@@ -25,22 +27,29 @@ from fedloom.errors import FedloomError
 BATCHES = 4  # test batches a job
 
 
-def pooled(federation: Federation) -> dict[str, float]:
-    """The served model on the pooled test set, and on the validation images where there are any."""
-    experiment, board = federation.experiment, federation.board
+def pooled(federation: Federation) -> dict[str, Any]:
+    """The served model on the pooled test set, as it is seen and as it is, and on validation images if there are any."""
+    experiment, board, number = federation.experiment, federation.board, federation.state.round
     board.broadcast(federation.state.served())
-    total, held = len(experiment.images.test_y), len(experiment.validation)
     step = BATCHES * experiment.recipe.eval_batch
+    tested = [name for name, hits in board.hits_of.items() if len(hits)]
+    if not experiment.at(number).changes:
+        tested = [name for name in tested if name != "clean"]
     jobs = [
-        Job("test", {"begin": piece.start, "end": piece.stop, "validation": validation})
-        for size, validation in ((total, False), (held, True))
-        for piece in cut(size, step, alone=False)
+        Job("test", {"begin": piece.start, "end": piece.stop, "set": name, "round": number})
+        for name in tested
+        for piece in cut(len(board.hits_of[name]), step, alone=False)
     ]
     if None in federation.lanes.run(jobs):
-        raise FedloomError(f"the test after round {federation.state.round} failed: its lane died every time")
-    found = {"test_accuracy": float(board.hits[:total].double().mean())}
-    if held:
-        found["validation_accuracy"] = float(board.hits[total:].double().mean())
+        raise FedloomError(f"the test after round {number} failed: its lane died every time")
+    names = {"test": "test_accuracy", "validation": "validation_accuracy", "clean": "clean_test_accuracy"}
+    found: dict[str, Any] = {names[name]: float(board.hits_of[name].double().mean()) for name in tested}
+    domain = experiment.images.test_domain
+    if domain is not None:
+        found["domain_accuracy"] = {
+            experiment.images.domain_names[k]: float(board.hits_of["test"][domain == k].double().mean())
+            for k in np.unique(domain.numpy()).tolist()
+        }
     return found
 
 
@@ -51,9 +60,10 @@ def by_client(federation: Federation, fresh: bool = True) -> dict[str, Any]:
     """
     experiment = federation.experiment
     federation.board.broadcast(federation.state.served())
-    partition, recipe = experiment.partition, experiment.recipe
-    if fresh and recipe.bn == "running":  # otherwise it matters which images are tested together
-        right = np.concatenate(([0], np.cumsum(federation.board.hits.numpy()[partition.test_index])))
+    holding, recipe = experiment.at(federation.state.round), experiment.recipe
+    partition = holding.partition
+    if fresh and recipe.bn == "running" and holding.each_once:  # else it matters what is tested together, and by whom
+        right = np.concatenate(([0], np.cumsum(federation.board.hits_of["test"].numpy()[partition.test_index])))
         begin, end = partition.test_offsets[:-1], partition.test_offsets[1:]
         accuracy = [
             correct / total if total else None
@@ -85,9 +95,15 @@ def remember(federation: Federation, client: int) -> Callable[[int], None]:
 
 
 def _each(federation: Federation, personal: bool) -> list[float | None]:
-    partition = federation.experiment.partition
+    number = federation.state.round
+    partition = federation.experiment.at(number).partition
     jobs = [
-        Job("client", {"client": k, "personal": personal}, len(partition.test(k)), remember(federation, k))
+        Job(
+            "client",
+            {"client": k, "personal": personal, "round": number},
+            len(partition.test(k)),
+            remember(federation, k),
+        )
         for k in range(partition.clients)
     ]
     reports = federation.lanes.run(jobs)

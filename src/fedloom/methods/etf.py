@@ -32,8 +32,13 @@ class ProjectedHead(nn.Module):
         self.scale = nn.Parameter(torch.ones(1))
         self.weight = nn.Parameter(simplex_etf(torch.randn(classes, classes)), requires_grad=False)
 
+    def meets(self, f: Tensor) -> Tensor:
+        """What the rows of the weight are compared with."""
+        met: Tensor = self.projection(f)
+        return met
+
     def forward(self, f: Tensor) -> Tensor:
-        return self.scale * F.linear(F.normalize(self.projection(f), eps=1e-12), self.weight)
+        return self.scale * F.linear(F.normalize(self.meets(f), eps=1e-12), self.weight)
 
 
 class ETF(Part):

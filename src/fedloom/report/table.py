@@ -41,6 +41,8 @@ def summary_table(summary: Mapping[str, Any]) -> Table:
     table.add_row(
         f"{'model as drawn' if alone else 'global accuracy'}, pooled test set", percent(summary["test_accuracy"])
     )
+    if "clean_test_accuracy" in summary:
+        table.add_row("the same on unchanged images", percent(summary["clean_test_accuracy"]))
     named = "model as drawn" if alone else "global model"
     table.add_row(f"{named} on each client's test set", percent(clients["mean"], clients["std"]))
     if "personal_accuracy" in summary:
@@ -57,6 +59,18 @@ def summary_table(summary: Mapping[str, Any]) -> Table:
         table.add_row(f"epsilon at delta {summary['delta']:.2g}, per client", epsilon)
     if summary["lost"]:
         table.add_row("uploads lost", str(summary["lost"]))
+    return table
+
+
+def domain_table(summary: Mapping[str, Any]) -> Table | None:
+    """Accuracy by domain; None if the set has no domains."""
+    found = summary.get("domain_accuracy")
+    if not found:
+        return None
+    table = plain_table("global accuracy in % by domain", ["domain", "accuracy"])
+    for name, accuracy in found.items():
+        table.add_row(escape(name), percent(accuracy))
+    table.add_row("mean of domains", percent(sum(found.values()) / len(found)))
     return table
 
 

@@ -10,10 +10,11 @@ from fedloom.data.sources.digits import digits
 from fedloom.data.sources.folder import folder
 from fedloom.data.sources.hub import hub
 from fedloom.data.sources.npz import npz
+from fedloom.data.sources.ready import READY, ready
 from fedloom.data.sources.source import Source
 from fedloom.errors import FedloomError
 
-FORMS = "digits, NAME (for $FEDLOOM_DATA/NAME.npz), PATH.npz, folder:PATH or hf:owner/name"
+FORMS = "digits, NAME (of $FEDLOOM_DATA/NAME.npz, or of fedloom list data), PATH.npz, folder:PATH or hf:owner/name"
 
 
 def find(text: str) -> Source:
@@ -29,6 +30,8 @@ def find(text: str) -> Source:
         return npz(Path(text).expanduser())
     if not text or not set(text).isdisjoint("/\\:"):
         raise FedloomError(f"data {text!r} is not understood; allowed is {FORMS}")
+    if text in READY and text not in named():
+        return ready(text)
     return npz(_named(text))
 
 
@@ -43,7 +46,7 @@ def _named(name: str) -> Path:
     known = named()
     if name in known:
         return known[name]
-    near = get_close_matches(name, ["digits", *known], n=1)
+    near = get_close_matches(name, ["digits", *known, *READY], n=1)
     hint = f"; did you mean {near[0]}?" if near else "."
     root = os.environ.get("FEDLOOM_DATA")
     if not root:

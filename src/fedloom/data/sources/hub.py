@@ -1,7 +1,7 @@
 """Sets of the Hugging Face hub, or saved with save_to_disk, through the datasets library (fedloom[hub]).
 
 The image and label columns are found by their feature types, or named: hf:owner/name?image=img&label=fine_label. Other
-options are config, revision, domain and writer. The test split is test, else validation, else every fifth image.
+options are config, revision, domain and writer. The test split is test, else validation or valid, else every fifth image.
 A set of the hub is kept under its name: name a revision to be sure of its content.
 """
 
@@ -22,6 +22,10 @@ from fedloom.data.sources.source import Source, stamp
 from fedloom.errors import FedloomError
 
 OPTIONS = ("image", "label", "config", "revision", "domain", "writer")
+
+
+class Unreachable(FedloomError):
+    """The set could not be had at all."""
 
 
 def hub(text: str) -> Source:
@@ -79,12 +83,12 @@ class _Reader:
                 config, revision = self.options.get("config"), self.options.get("revision")
                 loaded = library.load_dataset(self.name, config, revision=revision)
         except Exception as error:  # the library and its transport raise many kinds; all become one sentence
-            raise FedloomError(f"hf:{self.name} cannot be loaded: {error}") from error
+            raise Unreachable(f"hf:{self.name} cannot be loaded: {error}") from error
         if isinstance(loaded, library.Dataset):
             return loaded, None
         if "train" not in loaded:
             raise FedloomError(f"hf:{self.name} has the splits {', '.join(loaded)}; expected is one called train")
-        return loaded["train"], loaded.get("test", loaded.get("validation"))
+        return loaded["train"], next((loaded[name] for name in ("test", "validation", "valid") if name in loaded), None)
 
     def _column(self, split: Any, role: str, kinds: tuple[Any, ...]) -> str:
         columns: dict[str, Any] = {
@@ -129,6 +133,6 @@ def _library() -> Any:
     try:
         return import_module("datasets")
     except ImportError as error:
-        raise FedloomError(
+        raise Unreachable(
             'data "hf:…" needs the datasets library, which is missing: pip install "fedloom[hub]"'
         ) from error

@@ -11,22 +11,22 @@ end: 100 clients of CIFAR-10 succeed in 23 % of the draws at A = 0.1 and in none
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from math import isfinite
 from typing import ClassVar
 
 import numpy as np
 
+from fedloom.data.splits.draws import SMALLEST, matching_tests, places, proportions, settle
 from fedloom.data.splits.partition import Index, Partition, by_owner
-from fedloom.data.splits.scheme import Request, Scheme, register
+from fedloom.data.splits.scheme import Owner, Request, larger, register
 from fedloom.errors import FedloomError
-
-SMALLEST = 10  # training images
 
 
 @register
 @dataclass(frozen=True)
-class Dirichlet(Scheme):
+class Dirichlet(Owner):
     concentration: float
 
     name: ClassVar[str] = "dirichlet"
@@ -38,62 +38,28 @@ class Dirichlet(Scheme):
         if not (self.concentration > 0 and isfinite(self.concentration)):
             raise FedloomError(f"split {self}: the concentration must be a number above 0; write {self.example}")
 
-    def deal(self, request: Request) -> Partition:
-        counts = self._counts(request)
-        train = _places(request.train_y[request.pool], request.classes)
-        order = request.generator("dirichlet", "order")
-        index = request.pool[np.concatenate([order.permutation(places) for places in train])]
-        everyone = np.arange(request.clients)
-        owner = np.concatenate([np.repeat(everyone, row) for row in counts])
-        return Partition(*by_owner(index, owner, request.clients), *_matching_tests(request, counts))
+    def milder(self) -> Iterator[Owner]:
+        return larger(self, "concentration")
 
-    def _counts(self, request: Request) -> Index:
-        """Training images by class and client."""
-        count, clients = len(request.pool), request.clients
-        if count < SMALLEST * clients:
-            raise FedloomError(
-                f"split {self} gives each client at least {SMALLEST} images, and {count} training images are too few "
-                f"for {clients} clients; use at most {count // SMALLEST} clients"
-            )
-        sizes_of_classes = np.bincount(request.train_y[request.pool], minlength=request.classes)
-        generator = request.generator("dirichlet", "counts")
-        tries = max(200, min(2000, 2_000_000 // request.classes // clients))  # a second or two
-        for _ in range(tries):
-            counts = self._attempt(generator, sizes_of_classes, clients)
-            if counts is not None and counts.sum(axis=0).min() >= SMALLEST:
-                return counts
-        raise FedloomError(
-            f"split {self} with {clients} clients: in {tries} draws some client always held fewer than {SMALLEST} "
-            f"images; use fewer than {clients} clients or a number above {self.concentration:g}"
-        )
+    def deal(self, request: Request) -> Partition:
+        sizes = np.bincount(request.train_y, minlength=request.classes)
+        tries = max(200, min(2000, 2_000_000 // request.classes // request.clients))  # a second or two
+        counts = settle(self, request, "dirichlet", tries, lambda draw: self._attempt(draw, sizes, request.clients))
+        order = request.generator("dirichlet", "order")
+        train = places(request.train_y, request.classes)
+        index = request.pool[np.concatenate([order.permutation(there) for there in train])]
+        owner = np.concatenate([np.repeat(np.arange(request.clients), row) for row in counts])
+        return Partition(*by_owner(index, owner, request.clients), *matching_tests(request, "dirichlet", counts))
 
     def _attempt(self, generator: np.random.Generator, sizes_of_classes: Index, clients: int) -> Index | None:
+        """Training images by class and client."""
         cap = sizes_of_classes.sum() / clients
         held = np.zeros(clients, np.int64)
         counts = np.zeros((len(sizes_of_classes), clients), np.int64)
         for row, size in zip(counts, sizes_of_classes, strict=True):
             p = generator.dirichlet(np.full(clients, self.concentration)) * (held < cap)
-            total = p.sum()
-            if not total > 0:  # for tiny A all the mass may lie on full clients, or be lost to rounding
+            if not p.sum() > 0:  # for tiny A all the mass may lie on full clients, or be lost to rounding
                 return None
-            cuts = (np.cumsum(p / total) * size).astype(np.int64)
-            cuts[np.flatnonzero(p)[-1] :] = size  # rounding leaves nothing over for a full client at the end
-            row[:] = np.diff(cuts, prepend=0)
+            row[:] = proportions(p, size)
             held += row
-        return counts
-
-
-def _matching_tests(request: Request, counts: Index) -> tuple[Index, Index]:
-    generator = request.generator("dirichlet", "test")
-    index, owner = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
-    for row, places in zip(counts, _places(request.test_y, request.classes), strict=True):
-        wanted = np.minimum(row, len(places))
-        for client in np.flatnonzero(wanted):
-            index.append(places[generator.choice(len(places), wanted[client], replace=False, shuffle=False)])
-        owner.append(np.repeat(np.arange(request.clients), wanted))
-    return by_owner(np.concatenate(index), np.concatenate(owner), request.clients)
-
-
-def _places(y: Index, classes: int) -> list[Index]:
-    """Places of each class in y, in order."""
-    return np.split(np.argsort(y, kind="stable"), np.cumsum(np.bincount(y, minlength=classes))[:-1])
+        return counts if held.min() >= SMALLEST else None

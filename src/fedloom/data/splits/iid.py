@@ -8,25 +8,24 @@ from typing import ClassVar
 import numpy as np
 
 from fedloom.data.splits.partition import Index, Partition, offsets_of
-from fedloom.data.splits.scheme import Request, Scheme, register
+from fedloom.data.splits.scheme import Owner, Request, register
 
 
 @register
 @dataclass(frozen=True)
-class Iid(Scheme):
+class Iid(Owner):
     name: ClassVar[str] = "iid"
     summary: ClassVar[str] = "a random permutation cut into nearly equal parts"
     example: ClassVar[str] = "iid"
 
     def deal(self, request: Request) -> Partition:
-        test = np.arange(len(request.test_y))
         return Partition(
             request.generator("iid", "train").permutation(request.pool),
-            _even(len(request.pool), request.clients),
-            request.generator("iid", "test").permutation(test),
-            _even(len(test), request.clients),
+            even(len(request.pool), request.clients),
+            request.generator("iid", "test").permutation(request.test_pool),
+            even(len(request.test_pool), request.clients),
         )
 
 
-def _even(count: int, clients: int) -> Index:
+def even(count: int, clients: int) -> Index:
     return offsets_of(count // clients + (np.arange(clients) < count % clients))

@@ -8,6 +8,7 @@ import zipfile
 import zlib
 from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +17,7 @@ from fedloom.data.sets import ImageSet
 from fedloom.errors import FedloomError
 
 Index = npt.NDArray[np.int64]
+NOTES = ("data", "data_digest", "split", "changes", "seed")
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,13 +64,15 @@ class Partition:
         offsets = offsets_of(np.array([len(row) for row in rows]))
         return Partition(np.concatenate(rows), offsets, self.test_index, self.test_offsets)
 
-    def save(self, path: str | Path) -> None:
-        """The file appears whole or not at all."""
+    def save(self, path: str | Path, **told: str) -> None:
+        """The file appears whole or not at all. `told`: texts to keep beside the arrays, see `notes`."""
         path = Path(path)
         draft = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
         try:
             with draft.open("wb") as file:
-                np.savez(file, **{field.name: getattr(self, field.name) for field in fields(self)})
+                content: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(self)}
+                content |= {name: np.array(text) for name, text in told.items()}
+                np.savez(file, **content)
                 file.flush()
                 os.fsync(file.fileno())
             draft.replace(path)
@@ -99,6 +103,17 @@ class Partition:
                         f"{path}: {part}_index holds {index.max()}, but {images.name} has {count} {part} images"
                     )
         return partition
+
+
+def notes(path: str | Path) -> dict[str, str]:
+    """The texts beside the arrays of a stored partition: data, data_digest, split, changes, seed; none if it has none."""
+    try:
+        with Path(path).open("rb") as file:
+            archive = np.load(file, allow_pickle=False)
+            found = {name: archive[name] for name in NOTES if name in archive}
+    except (OSError, EOFError, ValueError, TypeError, KeyError, IndexError, zipfile.BadZipFile, zlib.error):
+        return {}  # loading the arrays says what is wrong
+    return {name: str(text) for name, text in found.items() if text.dtype.kind == "U" and text.ndim == 0}
 
 
 def offsets_of(sizes: npt.NDArray[np.integer]) -> Index:

@@ -15,13 +15,13 @@ from typing import ClassVar
 import numpy as np
 
 from fedloom.data.splits.partition import Index, Partition, by_owner
-from fedloom.data.splits.scheme import Request, Scheme, register
+from fedloom.data.splits.scheme import Owner, Request, register
 from fedloom.errors import FedloomError
 
 
 @register
 @dataclass(frozen=True)
-class Shards(Scheme):
+class Shards(Owner):
     shards: int
 
     name: ClassVar[str] = "shards"
@@ -34,16 +34,19 @@ class Shards(Scheme):
             raise FedloomError(f"split shards:{self.shards}: a client holds at least one shard; write {self.example}")
 
     def deal(self, request: Request) -> Partition:
-        shards_a_class = self._shards_a_class(request)
-        table = np.tile(np.arange(request.classes), shards_a_class)
-        request.generator("shards", "classes").shuffle(table)
-        train_y = request.train_y[request.pool]
-        train, train_offsets = self._part(request, "train", table, train_y)
+        table = self.table(request)
+        train, train_offsets = self._part(request, "train", table, request.train_y)
         test, test_offsets = self._part(request, "test", table, request.test_y)
-        return Partition(request.pool[train], train_offsets, test, test_offsets)
+        return Partition(request.pool[train], train_offsets, request.test_pool[test], test_offsets)
+
+    def table(self, request: Request) -> Index:
+        """Classes of all entries; entry e belongs to client e // S."""
+        table = np.tile(np.arange(request.classes), self._shards_a_class(request))
+        request.generator("shards", "classes").shuffle(table)
+        return table
 
     def _part(self, request: Request, part: str, table: Index, y: Index) -> tuple[Index, Index]:
-        """Places in y by client; entry e of the flat table belongs to client e // S."""
+        """Places in y by client."""
         shards_a_class = len(table) // request.classes
         # Popping a random remaining shard at each entry of a class is a random order of the shards of that class.
         ranks = np.tile(np.arange(shards_a_class), (request.classes, 1))
@@ -65,7 +68,7 @@ class Shards(Scheme):
 
     def _shards_a_class(self, request: Request) -> int:
         clients, classes = request.clients, request.classes
-        counts = np.bincount(request.train_y[request.pool], minlength=classes)
+        counts = np.bincount(request.train_y, minlength=classes)
         most = int(counts.min())  # shards a class
         total = self.shards * clients
         if total % classes == 0 and total // classes <= most:
@@ -81,7 +84,7 @@ class Shards(Scheme):
             scarce = int(counts.argmin())
             fault = f"class {scarce} has {most} training images for {total // classes} shards"
         instead = ", or ".join(advice) or "a set with more images of each class, or another split"
-        raise FedloomError(f"split {self} with {clients} clients: {fault}; what works is {instead}")
+        raise FedloomError(request.sentence(self, f"{fault}; what works is {instead}"))
 
 
 def _near(value: int, step: int, most: int) -> list[int]:

@@ -1,0 +1,146 @@
+"""A split as a picture: clients by classes, a bubble's area or a cell's shade being the number of training images.
+
+Bubbles for up to 40 clients, as in figure 2 of FNR-FL; cells beyond. One list of shapes, written as SVG by hand, or drawn
+with pillow as PNG.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from xml.sax.saxutils import escape
+
+from fedloom.data import Holding
+from fedloom.data.splits.strength import class_counts
+from fedloom.errors import FedloomError
+
+BUBBLES = 40
+INK, PAPER, RULE = (38, 70, 120), (255, 255, 255), (225, 228, 232)
+Colour = tuple[int, int, int]
+
+
+@dataclass(frozen=True)
+class Shape:
+    kind: str  # circle | cell | line | text
+    x: float
+    y: float
+    width: float  # of a circle: its radius; of a text: the size of its letters
+    height: float = 0.0
+    colour: Colour = INK
+    text: str = ""
+    middle: bool = False  # a text about x, else to the left of it
+    hint: str = ""
+
+
+@dataclass(frozen=True)
+class Picture:
+    width: int
+    height: int
+    shapes: tuple[Shape, ...]
+
+
+def picture(holding: Holding, title: str) -> Picture:
+    counts = class_counts(holding)
+    clients, classes = counts.shape
+    bubbles = clients <= BUBBLES
+    step_x = 28.0 if bubbles else max(900.0 / clients, 1.0)
+    step_y = 28.0 if classes <= 20 else max(560.0 / classes, 5.0)
+    names = holding.images.class_names
+    left = 24.0 + 7 * max((len(name) for name in names), default=1)
+    top, most = 44.0, max(int(counts.max()), 1)
+    shapes = [Shape("text", left, 22, 14, colour=(30, 30, 30), text=title, hint="title")]
+    for c in range(classes):
+        y = top + (c + 0.5) * step_y
+        if bubbles:
+            shapes.append(Shape("line", left, y, clients * step_x, colour=RULE))
+        if step_y >= 10 or c % max(1, round(12 / step_y)) == 0:
+            shapes.append(Shape("text", left - 8, y + 4, 11, colour=(60, 60, 60), text=names[c]))
+    for k in range(clients):
+        x = left + (k + 0.5) * step_x
+        if k % max(1, round(26 / step_x)) == 0:
+            bottom = top + classes * step_y + 16
+            shapes.append(Shape("text", x, bottom, 11, colour=(60, 60, 60), text=str(k), middle=True))
+        for c in range(classes):
+            count = int(counts[k, c])
+            if count == 0:
+                continue
+            y, hint = top + (c + 0.5) * step_y, f"client {k}, {names[c]}: {count}"
+            if bubbles:
+                radius = max(1.0, 0.5 * min(step_x, step_y) * (count / most) ** 0.5)  # the area is the number
+                shapes.append(Shape("circle", x, y, radius, hint=hint))
+            else:
+                shapes.append(
+                    Shape(
+                        "cell", x - step_x / 2, y - step_y / 2, step_x, step_y, _shade((count / most) ** 0.5), hint=hint
+                    )
+                )
+    wide = max(left + clients * step_x + 16, left + 8 * len(title))
+    low = top + classes * step_y + 30
+    foot = f"clients (across) by classes (down); the largest is {most:,} training images"
+    shapes.append(Shape("text", left, low + 6, 11, colour=(60, 60, 60), text=foot, hint="title"))
+    return Picture(round(max(wide, left + 6.5 * len(foot))), round(low + 18), tuple(shapes))
+
+
+def write_picture(holding: Holding, title: str, path: Path) -> None:
+    if path.suffix not in (".svg", ".png"):
+        raise FedloomError(f"picture: {path} must end in .svg or .png")
+    drawn = picture(holding, title)
+    try:
+        if path.suffix == ".svg":
+            path.write_text(svg(drawn), encoding="utf-8")
+        else:
+            _png(drawn, path)
+    except OSError as error:
+        raise FedloomError(f"picture: {path} cannot be written ({error.strerror or error})") from None
+
+
+def svg(drawn: Picture) -> str:
+    lines = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{drawn.width}" height="{drawn.height}" '
+        f'viewBox="0 0 {drawn.width} {drawn.height}" font-family="sans-serif">',
+        f'<rect width="{drawn.width}" height="{drawn.height}" fill="white"/>',
+    ]
+    for s in drawn.shapes:
+        fill = f'fill="rgb{s.colour}"'
+        hint = f"<title>{escape(s.hint)}</title>" if s.hint else ""
+        if s.kind == "circle":
+            lines.append(f'<circle cx="{s.x:.2f}" cy="{s.y:.2f}" r="{s.width:.2f}" {fill}>{hint}</circle>')
+        elif s.kind == "cell":
+            size = f'width="{s.width:.2f}" height="{s.height:.2f}"'
+            lines.append(f'<rect x="{s.x:.2f}" y="{s.y:.2f}" {size} {fill}>{hint}</rect>')
+        elif s.kind == "line":
+            lines.append(f'<path d="M{s.x:.2f} {s.y:.2f}h{s.width:.2f}" stroke="rgb{s.colour}"/>')
+        else:
+            anchor = "middle" if s.middle else "start" if s.hint == "title" else "end"
+            place = f'x="{s.x:.2f}" y="{s.y:.2f}" font-size="{s.width:g}" text-anchor="{anchor}"'
+            lines.append(f"<text {place} {fill}>{escape(s.text)}</text>")
+    return "\n".join([*lines, "</svg>", ""])
+
+
+def _png(drawn: Picture, path: Path, zoom: int = 2) -> None:
+    try:
+        image_module, draw_module, font_module = (
+            import_module(f"PIL.{name}") for name in ("Image", "ImageDraw", "ImageFont")
+        )
+    except ImportError as error:
+        raise FedloomError("picture: a png needs pillow (pip install pillow); an svg needs nothing") from error
+    image = image_module.new("RGB", (drawn.width * zoom, drawn.height * zoom), PAPER)
+    draw = draw_module.Draw(image)
+    for s in drawn.shapes:
+        x, y, width, height = (value * zoom for value in (s.x, s.y, s.width, s.height))
+        if s.kind == "circle":
+            draw.ellipse((x - width, y - width, x + width, y + width), fill=s.colour)
+        elif s.kind == "cell":
+            draw.rectangle((x, y, x + width, y + height), fill=s.colour)
+        elif s.kind == "line":
+            draw.line((x, y, x + width, y), fill=s.colour, width=zoom)
+        else:
+            anchor = "ms" if s.middle else "ls" if s.hint == "title" else "rs"
+            draw.text((x, y), s.text, fill=s.colour, font=font_module.load_default(size=width), anchor=anchor)
+    image.save(path)
+
+
+def _shade(share: float) -> Colour:
+    red, green, blue = (round(paper + (ink - paper) * share) for paper, ink in zip((235, 240, 247), INK, strict=True))
+    return red, green, blue
