@@ -9,10 +9,10 @@ demo: .venv/installed
 	  --rounds 20 --epochs 5 --batch 16 --schedule step --seeds 2 --eval-every 0 --name demo \
 	  --methods "fedavg @ lr=0.02; fedprox(mu=0.1) @ lr=0.03; scaffold @ lr=0.03; fedbabu @ lr=0.05; fedfn @ lr=0.05; feddrplus @ lr=0.3"
 
-test: .venv/installed-dev
+test: .venv/installed-dev .venv/browser
 	$(BIN)/pytest -n 2 -m "not slow"
 
-test-all: .venv/installed-dev
+test-all: .venv/installed-dev .venv/browser
 	$(BIN)/pytest -n 2
 
 lint: .venv/installed-dev
@@ -34,6 +34,12 @@ install: .venv/installed
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --disable-pip-version-check -e ".[dev]"
 	touch $@ .venv/installed
+
+# The page is tested in Chromium: the machine's own, or else one that Playwright fetches; without any, those tests are skipped.
+.venv/browser: .venv/installed-dev
+	for name in chromium chromium-browser google-chrome google-chrome-stable; do command -v $$name > /dev/null && break; done \
+	  || $(BIN)/playwright install chromium || echo "no Chromium: browser tests will be skipped"
+	touch $@
 
 clean:
 	rm -rf .venv runs .mypy_cache .ruff_cache .pytest_cache

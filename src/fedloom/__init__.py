@@ -3,7 +3,7 @@
 __version__ = "0.1.0"
 
 from fedloom.adopt import Adopted, adopt
-from fedloom.api import analyze, compare, personalize, run, split
+from fedloom.api import analyze, compare, personalize, report, run, split, sweep
 from fedloom.errors import FedloomError
 from fedloom.export import Exported, export
 from fedloom.measure.analyze import Analysis
@@ -30,6 +30,8 @@ __all__ = [
     "method",
     "personalize",
     "personalize_run",
+    "report",
     "run",
     "split",
+    "sweep",
 ]

@@ -16,9 +16,13 @@ from fedloom.methods import Method, Part
 from fedloom.personal import Tuning as FineTuning
 from fedloom.personal import personalize_run
 from fedloom.recipe import Recipe, read_recipe, recipe
+from fedloom.report.figures import export
+from fedloom.report.grid import save as save_tables
+from fedloom.report.page import report as write_page
 from fedloom.report.split_picture import write_picture
 from fedloom.run import Run, Watcher, federation, resume, start
 from fedloom.splitting import Split, make_split, read_split
+from fedloom.sweep import grid
 
 
 def run(
@@ -127,4 +131,45 @@ def compare(
     **fields: Any,
 ) -> Comparison:
     """Run several methods on the same clients: `compare("fedavg; fn @ lr=0.3", seeds=3, data="digits", rounds=20)`."""
-    return compare_cells(plan(methods, seeds, gather(given, fields)), tuning, watcher)
+    found = compare_cells(plan(methods, seeds, gather(given, fields), tuning=tuning), tuning, watcher)
+    save_tables(found)
+    return found
+
+
+def sweep(
+    over: Sequence[str] | Mapping[str, Sequence[Any]],
+    methods: str | list[str] | None = None,
+    seeds: int | None = None,
+    *,
+    given: Recipe | str | Path | Mapping[str, Any] | None = None,
+    tuning: Tuning | None = None,
+    watcher: CellWatcher | None = None,
+    **fields: Any,
+) -> Comparison:
+    """Run a grid: `sweep({"lr": [0.01, 0.03], "epochs": [1, 5]}, methods="fedavg; fn", seeds=3, rounds=20)`."""
+    asked, whole = grid(over), gather(given, fields)
+    if asked.methods is not None and methods is not None:
+        raise FedloomError("over: methods are given twice; leave out --methods or --over method=…")
+    if asked.seeds is not None and seeds is not None:
+        raise FedloomError("over: seeds are given twice; leave out --seeds or --over seed=…")
+    rows = asked.methods or methods or str(whole.get("method", recipe(whole).method))
+    cells = plan(rows, asked.seeds or (1 if seeds is None else seeds), whole, asked.points, tuning)
+    found = compare_cells(cells, tuning, watcher)
+    save_tables(found)
+    return found
+
+
+def report(
+    paths: str | Path | Run | Sequence[str | Path | Run],
+    out: str | Path | None = None,
+    format: str = "html",
+    title: str = "",
+) -> list[Path]:
+    """One page about these runs, or all runs below these folders; with svg, png or pdf a file for each figure."""
+    given = [paths] if isinstance(paths, str | Path | Run) else list(paths)
+    folders = [path.path if isinstance(path, Run) else path for path in given]
+    if not folders:
+        raise FedloomError("report: no run folder is given")
+    if format == "html":
+        return [write_page(folders, "report.html" if out is None else out, title)]
+    return export(folders, "figures" if out is None else out, format)

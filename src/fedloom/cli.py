@@ -15,7 +15,7 @@ from typer import Argument, Option
 from fedloom import __version__, api
 from fedloom.bench import bench as run_bench
 from fedloom.cli_personal import register as register_personal
-from fedloom.compare import Tuning
+from fedloom.compare import Comparison, Tuning
 from fedloom.data import list_sets, list_splits
 from fedloom.engine.setup import import_parts
 from fedloom.errors import FedloomError, Interrupted
@@ -24,9 +24,12 @@ from fedloom.methods import list_methods
 from fedloom.nets import list_models
 from fedloom.recipe import assign, read_recipe
 from fedloom.report.analysis import analysis_tables
+from fedloom.report.grid import sheets
 from fedloom.report.progress import Bar
+from fedloom.report.sheet import rich_table
 from fedloom.report.split_view import split_view
-from fedloom.report.table import comparison_legend, comparison_table, domain_table, listing, summary_table
+from fedloom.report.table import domain_table, listing, size, summary_table
+from fedloom.report.watch import HOST, serve
 
 app = typer.Typer(
     help="Federated learning for clients whose data disagree: a method is a sum of parts.",
@@ -61,6 +64,7 @@ FLAGS = {
     "seed": "of everything that is drawn",
     "eval_every": "rounds between tests (0: only after the last)",
     "init": "PATH.safetensors | hf:owner/name[/file]: first weights, where names and shapes match",
+    "track": "tensorboard | mlflow | wandb: tell it every round",
     "analyze_every": "rounds between analyses of factors, norms, alignment and drift (0: none)",
     "name": "the run goes to runs/NAME",
     "out": "the run goes here",
@@ -167,10 +171,62 @@ def compare(
     tuning = Tuning(personal_part, personal_epochs, personal_rate) if personal else None  # type: ignore[arg-type]
     with Bar(out) as bar:
         found = api.compare(methods, seeds, given=_fields(recipe, flags), tuning=tuning, watcher=bar)
-    out.print(comparison_table(found))
-    out.print(comparison_legend(found), highlight=False)
-    root = found.results[0].run.path.parent.parent
-    out.print(f"run folders: {root}/*/seed*", highlight=False, soft_wrap=True)
+    _show(found)
+
+
+@app.command()
+@recipe_flags
+def sweep(
+    recipe: Annotated[Path | None, Argument(help="a YAML file; flags go over it", show_default=False)] = None,
+    over: Annotated[
+        list[str] | None, Option(help='field=value,value; again for more fields; also "method=fedavg,fn" and seed=0,1')
+    ] = None,
+    methods: Annotated[str | None, Option(help='rows of the grid: "fedavg; fn; dr + fd"', show_default=False)] = None,
+    seeds: Annotated[int | None, Option(help="how many seeds, beginning with --seed", show_default="1")] = None,
+    **flags: Any,
+) -> None:
+    """Run a grid of settings; the same command carries on after an interruption and skips finished cells."""
+    with Bar(out) as bar:
+        found = api.sweep(over or [], methods, seeds, given=_fields(recipe, flags), watcher=bar)
+    _show(found)
+
+
+def _show(found: Comparison) -> None:
+    """The tables, what must be said of them, and where everything is."""
+    for sheet in (made := sheets(found)):
+        out.print(rich_table(sheet))
+    for note in made[-1].notes:
+        out.print(note, highlight=False, markup=False, style="red" if note.startswith("Failed:") else None)
+    depth = "*/" * (2 if found.points != [()] else 1)
+    out.print(f"run folders: {found.root}/{depth}seed*; tables: {found.root}/table.*", highlight=False, soft_wrap=True)
+    if found.failures:
+        raise typer.Exit(1)
+
+
+@app.command()
+def report(
+    paths: Annotated[list[Path], Argument(help="run folders, or folders of runs", show_default=False)],
+    out_: Annotated[
+        Path | None,
+        Option("--out", "-o", help="the file; for figures a folder", show_default="report.html, or figures/"),
+    ] = None,
+    format: Annotated[str, Option(help="html | svg | png | pdf: one page, or a file for each figure")] = "html",
+    title: Annotated[str, Option(help="of the page", show_default=False)] = "",
+) -> None:
+    """One self-contained page about runs: tables, curves, splits, clients, analysis, cost."""
+    for path in api.report(list(paths), out_, format, title):
+        out.print(f"{path}  {size(path.stat().st_size)}", highlight=False, markup=False, soft_wrap=True)
+
+
+@app.command()
+def watch(
+    paths: Annotated[list[Path], Argument(help="run folders, or folders of runs", show_default=False)],
+    port: Annotated[int, Option(help="on this machine only; 0: any free one")] = 8000,
+) -> None:
+    """Serve the page of runs while they go; it updates itself. Ctrl-C ends it."""
+    with serve(paths, port) as server:
+        out.print(f"http://{HOST}:{server.server_port}  (Ctrl-C ends it)", highlight=False, soft_wrap=True)
+        server.serve_forever(poll_interval=0.2)
 
 
 @app.command()

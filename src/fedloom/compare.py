@@ -1,8 +1,12 @@
-"""Several methods on the same clients: a list of runs, done one after the other, skipped where they are done already.
+"""Many runs as one job: several methods, seeds and settings on the same clients.
 
     plan("fedavg; fn @ lr=0.3; dr + fd @ lr=1 epochs=2", seeds=3, fields)
+    plan("fedavg; fn", seeds=3, fields, over={"lr": ["0.01", "0.03"], "epochs": ["1", "5"]})
 
-A method may carry settings of its own behind an @, because rates must be tuned per method to compare them fairly.
+A method may carry settings of its own behind an @, because rates must be tuned per method to compare them fairly. Every
+cell is a run folder of its own: one that is finished is read, one that was interrupted is carried on. All is checked
+before the first run starts; a cell that fails later says why and does not stop the others. Images are decoded
+once and mapped into memory by every cell; a split is a function of the seed, so cells of one seed have the same clients.
 """
 
 from __future__ import annotations
@@ -11,18 +15,20 @@ import math
 import re
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 from fedloom.engine.folder import RunFolder
 from fedloom.engine.setup import prepare
-from fedloom.errors import FedloomError
+from fedloom.errors import FedloomError, Interrupted
 from fedloom.measure.personal import Personal, Tuned
 from fedloom.personal import Tuning as FineTuning
 from fedloom.personal import personalize_run
 from fedloom.recipe import Recipe, assign, recipe
 from fedloom.run import Run, Silent, Watcher, resume, start
+
+Point: TypeAlias = tuple[tuple[str, str], ...]  # (("lr", "0.1"), ("epochs", "5"))
 
 
 @dataclass(frozen=True)
@@ -41,6 +47,12 @@ class Cell:
     row: str  # what the table calls it
     seed: int
     recipe: Recipe
+    point: Point = ()  # the swept values
+    share: tuple[float, float] = (0.0, 1.0)  # the stretch of the whole job's work that this cell is
+
+    @property
+    def title(self) -> str:
+        return " ".join([f"{self.row},", *(f"{field}={value}" for field, value in self.point), f"seed {self.seed}"])
 
 
 @dataclass(frozen=True)
@@ -48,9 +60,12 @@ class Result:
     cell: Cell
     run: Run
     personal: Personal | None
+    failure: str | None = None  # why there are no values
 
     def values(self) -> dict[str, float]:
-        """The numbers that a table shows, as fractions, seconds and bytes."""
+        """The numbers that a table shows, as fractions, seconds and bytes; none of a cell that failed."""
+        if self.failure is not None:
+            return {}
         summary = self.run.summary
         found = {
             "global": float(summary["test_accuracy"]),
@@ -59,6 +74,8 @@ class Result:
             "bytes": (summary["bytes_down"] + summary["bytes_up"]) / summary["rounds"],
             "lost": float(summary["lost"]),
         }
+        if "best_by_validation" in summary:
+            found["validation"] = float(self.run.rounds[-1]["validation_accuracy"])
         if "personal_accuracy" in summary:  # its clients keep regions of their own
             found["client"] = float(summary["personal_accuracy"]["mean"])
         if self.personal is not None:
@@ -77,27 +94,56 @@ class CellWatcher(Watcher, Protocol):
 
 @dataclass(frozen=True)
 class Comparison:
-    """What came out: one row a method, over all its seeds."""
+    """What came out: one row a method, one column a point of the swept values, over all seeds."""
 
     results: list[Result]
     tuning: Tuning | None
+    root: Path = Path("runs")
 
     @property
     def rows(self) -> list[str]:
         return list(dict.fromkeys(result.cell.row for result in self.results))
 
-    def of(self, row: str) -> list[dict[str, float]]:
-        return [result.values() for result in self.results if result.cell.row == row]
+    @property
+    def points(self) -> list[Point]:
+        return list(dict.fromkeys(result.cell.point for result in self.results))
 
-    def mean(self, row: str, name: str) -> float:
-        return statistics.fmean(values[name] for values in self.of(row))
+    @property
+    def seeds(self) -> list[int]:
+        return list(dict.fromkeys(result.cell.seed for result in self.results))
 
-    def deviation(self, row: str, name: str) -> float:
+    @property
+    def failures(self) -> list[Result]:
+        return [result for result in self.results if result.failure is not None]
+
+    def of(self, row: str, point: Point | None = None) -> list[dict[str, float]]:
+        """The values of every seed that did not fail."""
+        return list(self.by_seed(row, point).values())
+
+    def by_seed(self, row: str, point: Point | None = None) -> dict[tuple[int, Point], dict[str, float]]:
+        chosen = [r for r in self.results if r.cell.row == row and point in (None, r.cell.point)]
+        return {(r.cell.seed, r.cell.point): r.values() for r in chosen if r.failure is None}
+
+    def mean(self, row: str, name: str, point: Point | None = None) -> float:
+        """Over seeds; not a number where every one failed."""
+        found = [values[name] for values in self.of(row, point)]
+        return statistics.fmean(found) if found else math.nan
+
+    def deviation(self, row: str, name: str, point: Point | None = None) -> float:
         """Over seeds; 0 for a single one."""
-        return statistics.stdev(found) if len(found := [values[name] for values in self.of(row)]) > 1 else 0.0
+        found = [values[name] for values in self.of(row, point)]
+        if any(math.isnan(value) for value in found):
+            return math.nan
+        return statistics.stdev(found) if len(found) > 1 else 0.0
 
 
-def plan(methods: str | Sequence[str], seeds: int, fields: Mapping[str, Any]) -> list[Cell]:
+def plan(
+    methods: str | Sequence[str],
+    seeds: int | Sequence[int],
+    fields: Mapping[str, Any],
+    over: Mapping[str, Sequence[str]] | None = None,
+    tuning: Tuning | None = None,
+) -> list[Cell]:
     """All cells, checked: every method is made and every split dealt before the first run starts."""
     texts = methods.split(";") if isinstance(methods, str) else list(methods)
     rows = [text.strip() for text in texts if text.strip()]
@@ -105,52 +151,120 @@ def plan(methods: str | Sequence[str], seeds: int, fields: Mapping[str, Any]) ->
         raise FedloomError('methods: none given; write them with semicolons between, as in "fedavg; fn; dr + fd"')
     if len(set(rows)) < len(rows):
         raise FedloomError(f"methods: {next(row for row in rows if rows.count(row) > 1)} stands twice in the list")
-    if seeds < 1:
+    if isinstance(seeds, int) and seeds < 1:
         raise FedloomError(f"seeds: must be 1 or more (got {seeds})")
     base = recipe(fields)
-    root = Path(base.out) if base.out else Path("runs") / (base.name or _root_name(base))
+    numbers = range(base.seed, base.seed + seeds) if isinstance(seeds, int) else seeds
+    kind = "sweep" if over else "compare"
+    root = Path(base.out) if base.out else Path("runs") / (base.name or _root_name(kind, base))
     cells = []
     for row in rows:
         text, _, settings = row.partition("@")
-        changed = base.model_dump()
-        for setting in re.split(r"[\s,]+", settings.strip()):
-            if setting:
+        own = [setting for setting in re.split(r"[\s,]+", settings.strip()) if setting]
+        if twice := [name for name in over or () if name in (setting.partition("=")[0] for setting in own)]:
+            raise FedloomError(f"over: {twice[0]} is swept, but the method {row!r} sets it too; leave out one of them")
+        for point in _points(over or {}):
+            changed = base.model_dump()
+            for setting in [*own, *(f"{_full(field)}={value}" for field, value in point)]:
                 assign(changed, setting)
-        for seed in range(base.seed, base.seed + seeds):
-            out = root / _slug(row) / f"seed{seed}"
-            cells.append(Cell(row, seed, recipe({**changed, "method": text.strip(), "seed": seed, "out": str(out)})))
-    for cell in cells[::seeds]:
+            for seed in numbers:
+                place = [_slug(row), *([_slug(" ".join(f"{f}={v}" for f, v in point))] if point else [])]
+                out = root.joinpath(*place, f"seed{seed}")
+                whole = recipe({**changed, "method": text.strip(), "seed": seed, "out": str(out)})
+                cells.append(Cell(row, seed, whole, point))
+    _refuse_shared_folders(cells)
+    for cell in cells[:: len(numbers)]:
         prepare(cell.recipe)
-    return cells
+    return _weighed(cells, tuning)
 
 
 def compare_cells(cells: Sequence[Cell], tuning: Tuning | None, watcher: CellWatcher | None = None) -> Comparison:
+    """Do what is not done yet, one cell after the other."""
+    _refuse_other_recipes(cells)
     results = []
     for number, cell in enumerate(cells):
         if watcher:
             watcher.cell(cell, number, len(cells))
-        done = _run(cell, watcher or Silent())
-        results.append(Result(cell, done, _personal(cell, done, tuning) if tuning else None))
-    return Comparison(results, tuning)
+        assert cell.recipe.out is not None
+        done, personal, failure = Run(Path(cell.recipe.out)), None, None
+        try:
+            done = _run(cell, watcher or Silent())
+            personal = _personal(cell, done, tuning) if tuning else None
+        except Interrupted as error:
+            told = str(error).partition(";")[0]
+            raise Interrupted(f"cell {number + 1} of {len(cells)} {told}; the same command carries on") from None
+        except Exception as error:  # whatever went wrong in one cell, the others can still be run
+            failure = str(error) if isinstance(error, FedloomError) else f"{type(error).__name__}: {error}"
+            if watcher:
+                watcher.note(f"{cell.title} failed: {failure}")
+        results.append(Result(cell, done, personal, failure))
+    return Comparison(results, tuning, _root(cells))
+
+
+def _points(over: Mapping[str, Sequence[str]]) -> list[Point]:
+    """Every combination; the field named last changes fastest."""
+    points: list[Point] = [()]
+    for field, values in over.items():
+        points = [(*point, (field, value)) for point in points for value in values]
+    return points
+
+
+def _full(field: str) -> str:
+    return "data.name" if field == "data" else field  # the set changes, its preparation stays
+
+
+def _weighed(cells: Sequence[Cell], tuning: Tuning | None) -> list[Cell]:
+    """Each with its share of the work, counted in passes over all clients, so that time left can be told."""
+    works = []
+    for cell in cells:
+        r = cell.recipe
+        works.append(r.rounds * r.epochs * r.cohort_size / r.clients + (tuning.epochs if tuning else 0))
+    whole, before, found = sum(works), 0.0, []
+    for cell, work in zip(cells, works, strict=True):
+        found.append(replace(cell, share=(before / whole, (before + work) / whole)))
+        before += work
+    return found
 
 
 def _run(cell: Cell, watcher: Watcher) -> Run:
     """A finished cell is read, an interrupted one carried on, a new one started."""
     assert cell.recipe.out is not None
     folder = RunFolder(cell.recipe.out)
-    if not folder.recipe_yaml.exists():
-        return start(cell.recipe, watcher)
-    if folder.recipe().digest() != prepare(cell.recipe).told().digest():
-        raise FedloomError(f"out: {folder.path} holds a run of another recipe; choose another --name or --out")
-    return resume(folder.path, watcher, cell.recipe.lanes)
+    if folder.recipe_yaml.exists():
+        return resume(folder.path, watcher, cell.recipe.lanes)
+    return start(cell.recipe, watcher)
+
+
+def _refuse_shared_folders(cells: Sequence[Cell]) -> None:
+    seen: dict[str | None, Cell] = {}
+    for cell in cells:
+        if cell.recipe.out in seen:
+            raise FedloomError(
+                f"methods: {seen[cell.recipe.out].title!r} and {cell.title!r} would share a folder; they say the same"
+            )
+        seen[cell.recipe.out] = cell
+
+
+def _refuse_other_recipes(cells: Sequence[Cell]) -> None:
+    for cell in cells:
+        assert cell.recipe.out is not None
+        folder = RunFolder(cell.recipe.out)
+        if folder.recipe_yaml.exists() and folder.recipe().digest() != prepare(cell.recipe).told().digest():
+            raise FedloomError(f"out: {folder.path} holds a run of another recipe; choose another --name or --out")
 
 
 def _personal(cell: Cell, done: Run, tuning: Tuning) -> Personal:
     return personalize_run(done, [FineTuning(tuning.part, tuning.epochs, tuning.rate_share * cell.recipe.lr)])[0]
 
 
-def _root_name(base: Recipe) -> str:
-    return _slug(f"compare {Path(base.data.name).stem} {base.split} {base.model}")
+def _root(cells: Sequence[Cell]) -> Path:
+    first = cells[0]
+    path = Path(first.recipe.out or ".")
+    return path.parents[2 if first.point else 1]
+
+
+def _root_name(kind: str, base: Recipe) -> str:
+    return _slug(f"{kind} {Path(base.data.name).stem} {base.split} {base.model}")
 
 
 def _slug(text: str) -> str:

@@ -77,6 +77,7 @@ class Recipe(BaseModel):
     )
     checkpoint_seconds: Annotated[float, Field(ge=0)] = 15.0  # at most this much work is done again after a kill
     memory_mb: Annotated[float, Field(gt=0)] = 2048.0  # clients' memory kept in RAM; the rest lies on disk
+    track: str | None = None  # tensorboard | mlflow | wandb, or several with commas between: who is told of every round
     parts: tuple[str, ...] = ()  # modules or .py files to import first: they bring parts of your own
 
     @model_validator(mode="before")
@@ -126,7 +127,7 @@ class Recipe(BaseModel):
     def digest(self) -> str:
         """Identity of all that decides the bits of the result: not where it runs, nor what is measured on the way."""
         aside = {"lanes", "name", "out", "device", "checkpoint_seconds", "memory_mb"}
-        aside |= {"eval_every", "eval_clients", "analyze_every"}
+        aside |= {"eval_every", "eval_clients", "analyze_every", "track"}
         text = json.dumps(self.model_dump(mode="json", exclude=aside), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 

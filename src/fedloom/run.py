@@ -9,7 +9,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
@@ -35,6 +35,7 @@ from fedloom.errors import Interrupted
 from fedloom.measure.accuracy import by_client, is_personal, pooled, spread
 from fedloom.measure.during import Periodic
 from fedloom.recipe import Recipe
+from fedloom.track import check, tracking
 from fedloom.weights import digest
 
 
@@ -85,6 +86,7 @@ class Run:
 
 def start(recipe: Recipe, watcher: Watcher | None = None) -> Run:
     """Run a recipe in a new folder."""
+    check(recipe.track)
     experiment = prepare(recipe)
     path = place(recipe, recipe.method)
     name = path.name.lstrip(".") or None  # a hidden folder, or the one we stand in
@@ -121,7 +123,7 @@ def federation(experiment: Experiment, folder: RunFolder, rows: int = 0) -> Iter
 def _go(experiment: Experiment, folder: RunFolder, watcher: Watcher) -> Run:
     recipe = experiment.recipe
     identity = recipe.digest()
-    with folder.held(), federation(experiment, folder) as fed, Interrupts() as interrupts:
+    with folder.held(), federation(experiment, folder) as fed, Interrupts() as interrupts, ExitStack() as stack:
         state = fed.state
         rounds, clients = _logged(folder)
         for text in checkpoint.restore(folder.checkpoints, state, fed.memory, identity, len(rounds)):
@@ -134,6 +136,7 @@ def _go(experiment: Experiment, folder: RunFolder, watcher: Watcher) -> Run:
         watcher.begin(experiment, folder.path, state.round)
         fed.progress, fed.interruptible = watcher.client, interrupts.now
         saved, saved_round = time.monotonic(), state.round
+        tracker = stack.enter_context(tracking(recipe, folder.path, state.round, watcher.note))
         try:
             while state.round < recipe.rounds:
                 line = fed.round()
@@ -141,6 +144,7 @@ def _go(experiment: Experiment, folder: RunFolder, watcher: Watcher) -> Run:
                 line.update(_evaluate(fed, folder))
                 append_line(folder.rounds, line)
                 watcher.round(line)
+                tracker.round(line)
                 if time.monotonic() - saved >= recipe.checkpoint_seconds or state.round == recipe.rounds:
                     checkpoint.save(folder.checkpoints, state, fed.memory, identity)
                     saved, saved_round = time.monotonic(), state.round
@@ -151,6 +155,7 @@ def _go(experiment: Experiment, folder: RunFolder, watcher: Watcher) -> Run:
                 f"stopped after round {state.round} of {recipe.rounds}; carry on with: fedloom run --resume {folder.path}"
             ) from None
         _finish(fed, folder)
+        tracker.close(Run(folder.path).summary)
     return Run(folder.path)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -72,24 +71,6 @@ def domain_table(summary: Mapping[str, Any]) -> Table | None:
     for name, accuracy in found.items():
         table.add_row(escape(name), percent(accuracy))
     table.add_row("mean of domains", percent(sum(found.values()) / len(found)))
-    return table
-
-
-def comparison_table(found: Comparison) -> Table:
-    """One row a method; the best of each accuracy column in bold."""
-    seeds = len(found.of(found.rows[0]))
-    over = f"mean ± deviation over {seeds} seeds" if seeds > 1 else "one seed"
-    names = ["global", "client"] + (["personal", "worst", "unseen"] if found.tuning else [])
-    titles = {"global": "global", "client": "clients", "personal": "personal", "worst": "worst", "unseen": "unseen"}
-    table = plain_table(f"accuracy in %, {over}", ["method", *(titles[n] for n in names), "s/round", "MB/round"])
-    best = {name: max(round(found.mean(row, name), 4) for row in found.rows) for name in names[:3]}
-    for row in found.rows:
-        cells = []
-        for name in names:
-            mean, deviation = found.mean(row, name), found.deviation(row, name)
-            text = "-" if math.isnan(mean) else percent(mean, deviation if seeds > 1 and name in best else None)
-            cells.append(f"[bold]{text}[/bold]" if round(mean, 4) == best.get(name) else text)
-        table.add_row(escape(row), *cells, f"{found.mean(row, 'seconds'):.2f}", f"{found.mean(row, 'bytes') / 1e6:.2f}")
     return table
 
 

@@ -1,0 +1,123 @@
+"""What `fedloom analyze` left in a run folder, as plain lists for the page; absent files are absent sections."""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedloom.engine.files import read_lines
+from fedloom.report.gather import Found, read_json
+
+POINTS = 3000  # of an embedding
+FACTORS = ("weight_similarity", "inter_class", "intra_class", "prototype_weight")
+ROUNDS = ("factors", "norms", "alignment", "drift")
+
+
+def measured(run: Found) -> dict[str, Any]:
+    folder = run.path / "analysis"
+    found = {
+        "rounds": _rounds(folder / "rounds.jsonl"),
+        "summary": read_json(folder / "summary.json"),
+        "factors": _factors(folder / "factors.npz"),
+        "spectrum": _spectrum(folder / "spectrum.csv"),
+        "layers": _layers(folder / "layers.csv"),
+        "embedding": _embedding(folder / "embedding.csv"),
+        "clients": _clients(folder / "clients.csv"),
+    }
+    return {name: value for name, value in found.items() if value}
+
+
+def number(value: Any, digits: int = 6) -> float | None:
+    """A float of so many significant digits; None for what is no finite number."""
+    try:
+        exact = float(value)
+    except (TypeError, ValueError):
+        return None
+    return float(f"{exact:.{digits}g}") if math.isfinite(exact) else None
+
+
+def _rounds(path: Path) -> dict[str, Any]:
+    """Columns: round, then group.name."""
+    lines = read_lines(path)
+    if not lines:
+        return {}
+    names = dict.fromkeys(f"{g}.{n}" for line in lines for g in ROUNDS for n in line.get(g) or {})
+    columns = {
+        name: [number((line.get(name.split(".")[0]) or {}).get(name.split(".")[1])) for line in lines] for name in names
+    }
+    return {"round": [line["round"] for line in lines], **columns}
+
+
+def _factors(path: Path) -> dict[str, list[list[int | None]]]:
+    """Matrices of cosines in hundredths: a heat map shows no more, and hundred classes must fit into a page."""
+    try:
+        with np.load(path, allow_pickle=False) as stored:
+            arrays = {name: stored[name] for name in FACTORS if name in stored.files}
+    except (OSError, ValueError):
+        return {}
+    return {
+        name: [[round(100 * v) if math.isfinite(v) else None for v in row] for row in array.astype(float).tolist()]
+        for name, array in arrays.items()
+    }
+
+
+def _spectrum(path: Path) -> dict[str, list[float | None]]:
+    """Singular values of the global model, and the mean of the local ones."""
+    found: dict[str, dict[int, list[float]]] = {"global": {}, "local": {}}
+    for row in _csv(path):
+        value = number(row.get("singular_value"))
+        if value is not None and row.get("stage") in found:
+            found[row["stage"]].setdefault(int(row["index"]), []).append(value)
+    return {stage: [number(np.mean(values[i])) for i in sorted(values)] for stage, values in found.items() if values}
+
+
+def _layers(path: Path) -> dict[str, list[Any]]:
+    rows = _csv(path)
+    if not rows:
+        return {}
+    names = ("weight_clients", "weight_global", "activation_clients", "activation_global")
+    return {"layer": [row["layer"] for row in rows], **{n: [number(row.get(n)) for row in rows] for n in names}}
+
+
+def _embedding(path: Path) -> dict[str, list[Any]]:
+    rows = _csv(path)
+    kept = [row for row in rows if row.get("x") and row.get("y")]
+    step = max(1, math.ceil(len(kept) / POINTS))
+    kept = kept[::step]
+    if not kept:
+        return {}
+    return {
+        "kind": [kept[0].get("kind", "")],
+        "stage": [row["stage"] for row in kept],
+        "client": [_whole(row.get("client")) for row in kept],
+        "class": [_whole(row.get("class")) for row in kept],
+        "holder": [_whole(row.get("holder")) for row in kept],
+        "x": [number(row["x"], 4) for row in kept],
+        "y": [number(row["y"], 4) for row in kept],
+    }
+
+
+def _clients(path: Path) -> dict[str, list[Any]]:
+    rows = _csv(path)
+    if not rows:
+        return {}
+    names = ("client", "train_images", "accuracy_start", "accuracy_local", "accuracy_refined", "update_norm")
+    more = ("update_cosine_to_mean", "effective_rank")
+    return {name: [number(row.get(name)) for row in rows] for name in (*names, *more)}
+
+
+def _csv(path: Path) -> Sequence[dict[str, str]]:
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            return list(csv.DictReader(file))
+    except OSError:
+        return []
+
+
+def _whole(text: str | None) -> int | None:
+    return int(float(text)) if text else None

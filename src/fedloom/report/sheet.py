@@ -1,0 +1,111 @@
+"""A table as a value, and how it is written: for the terminal, as Markdown, as LaTeX."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+
+from rich.markup import escape
+from rich.table import Table
+
+from fedloom.report.table import plain_table
+
+
+@dataclass(frozen=True)
+class Entry:
+    text: str
+    bold: bool = False
+    mark: str = ""  # raised, behind the text
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """Columns have one or more levels of titles; the first column holds words."""
+
+    title: str
+    columns: Sequence[tuple[str, ...]]
+    rows: Sequence[Sequence[Entry]]
+    notes: Sequence[str] = field(default=())
+
+    @property
+    def levels(self) -> int:
+        return max(len(column) for column in self.columns)
+
+
+def rich_table(sheet: Sheet) -> Table:
+    table = plain_table(sheet.title, [escape("\n".join(column)) for column in sheet.columns])
+    for row in sheet.rows:
+        table.add_row(*(_rich(entry) for entry in row))
+    return table
+
+
+def markdown(sheets: Sequence[Sheet]) -> str:
+    blocks = []
+    for sheet in sheets:
+        lines = [f"**{_plain(sheet.title)}**", ""] if sheet.title else []
+        lines.append(_line([_plain(", ".join(column)) for column in sheet.columns]))
+        lines.append(_line(["---", *("---:" for _ in sheet.columns[1:])]))
+        for row in sheet.rows:
+            texts = [f"**{_plain(entry.text)}**" if entry.bold else _plain(entry.text) for entry in row]
+            lines.append(_line([f"{t} {_plain(e.mark)}".strip() for t, e in zip(texts, row, strict=True)]))
+        blocks.append("\n".join(lines))
+        blocks.extend(_plain(note) for note in sheet.notes)
+    return "\n\n".join(blocks) + "\n"
+
+
+def latex(sheets: Sequence[Sheet]) -> str:
+    """Tables that need the packages booktabs and nothing else."""
+    return "\n".join(_tabular(sheet) for sheet in sheets)
+
+
+def _tabular(sheet: Sheet) -> str:
+    lines = ["\\begin{table}[t]", "\\centering", f"\\caption{{{tex(sheet.title)}}}"]
+    lines += [f"\\begin{{tabular}}{{l{'r' * (len(sheet.columns) - 1)}}}", "\\toprule"]
+    for level in range(sheet.levels):
+        cells = []
+        for title, group in groupby(column[level] if level < len(column) else "" for column in sheet.columns):
+            width = len(list(group))
+            joined = width > 1 and level < sheet.levels - 1 and title
+            cells += [f"\\multicolumn{{{width}}}{{c}}{{{tex(title)}}}"] if joined else [tex(title)] * width
+        lines.append(" & ".join(cells) + r" \\")
+    lines.append("\\midrule")
+    lines += [" & ".join(_tex(entry) for entry in row) + r" \\" for row in sheet.rows]
+    lines += ["\\bottomrule", "\\end{tabular}"]
+    lines += [f"\\par\\smallskip\\footnotesize {tex(note)}" for note in sheet.notes]
+    return "\n".join([*lines, "\\end{table}", ""])
+
+
+def tex(text: str) -> str:
+    """Text that LaTeX prints as it is."""
+    special = {sign: f"\\{sign}" for sign in "&%$#_{}"} | {
+        "\\": r"\textbackslash{}",
+        "~": r"\textasciitilde{}",
+        "^": r"\textasciicircum{}",
+        "<": "$<$",
+        ">": "$>$",
+        "±": r"$\pm$",
+        "–": "--",
+        "×": r"$\times$",
+    }
+    return "".join(special.get(sign, sign) for sign in text)
+
+
+def _tex(entry: Entry) -> str:
+    text = tex(entry.text)
+    if entry.bold:
+        text = f"\\textbf{{{text}}}"
+    return text + (f"$^{{{entry.mark}}}$" if entry.mark else "")
+
+
+def _rich(entry: Entry) -> str:
+    text = escape(entry.text + entry.mark)
+    return f"[bold]{text}[/bold]" if entry.bold else text
+
+
+def _plain(text: str) -> str:
+    return text.replace("|", "\\|").replace("*", "\\*").replace("_", "\\_").replace("\n", " ")
+
+
+def _line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
