@@ -17,6 +17,7 @@ from fedloom.bench import bench as run_bench
 from fedloom.cli_personal import register as register_personal
 from fedloom.compare import Comparison, Tuning
 from fedloom.data import list_sets, list_splits
+from fedloom.deploy.cli import flower
 from fedloom.engine.setup import import_parts
 from fedloom.errors import FedloomError, Interrupted
 from fedloom.measure.analyze import WHAT
@@ -37,6 +38,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+app.add_typer(flower, name="flower")
 USAGE: type[typer.BadParameter] = typer.BadParameter.__bases__[
     0
 ]  # typer may carry a click of its own, so the class is taken from typer

@@ -7,3 +7,7 @@ class FedloomError(ValueError):
 
 class Interrupted(FedloomError):
     """The run was asked to stop; its folder can be resumed."""
+
+
+class TooFew(FedloomError):
+    """A round got fewer uploads than the recipe allows; nothing was combined, and the folder can be resumed."""

@@ -36,6 +36,25 @@ class Data(BaseModel):
     public_to_clients: bool = False  # every client trains on the public images beside its own
 
 
+class Deploy(BaseModel):
+    """How a federation of real machines is waited for. Decides nothing about the bits of a round that nobody missed."""
+
+    model_config = _FROZEN
+    min_cohort: Annotated[int, Field(ge=0)] = 0  # a round with fewer accepted uploads is not combined; the run stops
+    timeout: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 600.0  # seconds for one answer of a node
+    join_timeout: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 300.0  # seconds to wait for nodes to connect
+    secure_aggregation: bool = False  # not to be had yet: see docs/deploy.md
+
+    @field_validator("secure_aggregation")
+    @classmethod
+    def _secure(cls, value: bool) -> bool:
+        if value:
+            raise ValueError(
+                "Flower 1.41 offers SecAgg+ to its legacy strategies only, and fedloom's rounds are not one"
+            )
+        return value
+
+
 class Recipe(BaseModel):
     """An experiment. The fields of the first block are also flags of the command line."""
 
@@ -78,6 +97,7 @@ class Recipe(BaseModel):
     checkpoint_seconds: Annotated[float, Field(ge=0)] = 15.0  # at most this much work is done again after a kill
     memory_mb: Annotated[float, Field(gt=0)] = 2048.0  # clients' memory kept in RAM; the rest lies on disk
     track: str | None = None  # tensorboard | mlflow | wandb, or several with commas between: who is told of every round
+    deploy: Deploy = Deploy()
     parts: tuple[str, ...] = ()  # modules or .py files to import first: they bring parts of your own
 
     @model_validator(mode="before")
@@ -127,12 +147,15 @@ class Recipe(BaseModel):
     def digest(self) -> str:
         """Identity of all that decides the bits of the result: not where it runs, nor what is measured on the way."""
         aside = {"lanes", "name", "out", "device", "checkpoint_seconds", "memory_mb"}
-        aside |= {"eval_every", "eval_clients", "analyze_every", "track"}
+        aside |= {"eval_every", "eval_clients", "analyze_every", "track", "deploy"}
         text = json.dumps(self.model_dump(mode="json", exclude=aside), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def to_yaml(self) -> str:
         return str(yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False, allow_unicode=True))
+
+
+_GROUPS: dict[str, type[BaseModel]] = {"data": Data, "deploy": Deploy}
 
 
 def recipe(given: Mapping[str, Any]) -> Recipe:
@@ -190,13 +213,13 @@ def _sentence(error: ValidationError) -> str:
         item for item in loc if re.fullmatch(r"[a-z_]+|\d+", item) and item not in ("int", "float", "none")
     )
     if first["type"] == "extra_forbidden":
-        model = Data if loc[0] == "data" and len(loc) > 1 else Recipe
+        model = _GROUPS.get(loc[0], Recipe) if len(loc) > 1 else Recipe
         near = difflib.get_close_matches(loc[-1], model.model_fields, n=1)
         hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(model.model_fields)}"
         return f"{place or loc[-1]}: unknown field; {hint}"
     same = [item for item in problems if item["loc"][:1] == first["loc"][:1] and item["input"] is first["input"]]
     said = " or ".join(dict.fromkeys(_plain(str(item["msg"])) for item in same)).replace(" or must be ", " or ")
-    name = loc[0] if loc[0] != "data" or len(loc) == 1 else ".".join(loc[:2])
+    name = loc[0] if loc[0] not in _GROUPS or len(loc) == 1 else ".".join(loc[:2])
     if name == "data.normalize":
         said = "must be set, none, or two lists of one number a channel: means, then deviations"
     return f"{name}: {said} (got {first['input']})"

@@ -8,8 +8,8 @@ import platform
 import signal
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
@@ -25,13 +25,14 @@ from fedloom.engine.board import Board
 from fedloom.engine.files import append_line, keep_lines, read_lines, read_tensors, write_json, write_tensors
 from fedloom.engine.folder import RunFolder, create, place
 from fedloom.engine.lanes import Lanes, count
+from fedloom.engine.ledger import Ledger
 from fedloom.engine.memory import ClientMemory
 from fedloom.engine.rounds import Federation
 from fedloom.engine.setup import Experiment, one_thread, prepare
 from fedloom.engine.start import told_origin
 from fedloom.engine.state import State
 from fedloom.engine.worker import Worker
-from fedloom.errors import Interrupted
+from fedloom.errors import FedloomError, Interrupted, TooFew
 from fedloom.measure.accuracy import by_client, is_personal, pooled, spread
 from fedloom.measure.during import Periodic
 from fedloom.recipe import Recipe
@@ -93,7 +94,7 @@ def start(recipe: Recipe, watcher: Watcher | None = None) -> Run:
     experiment = replace(experiment, recipe=experiment.told().changed(name=name, out=str(path)))
     if experiment.origin and watcher:
         watcher.note(told_origin(experiment.origin))
-    return _go(experiment, create(experiment, path), watcher or Silent())
+    return go(experiment, create(experiment, path), watcher or Silent())
 
 
 def resume(path: str | Path, watcher: Watcher | None = None, lanes: int | str | None = None) -> Run:
@@ -102,10 +103,14 @@ def resume(path: str | Path, watcher: Watcher | None = None, lanes: int | str | 
     stored = folder.recipe()
     if folder.finished:
         return Run(folder.path)
+    if folder.sites.exists():
+        raise FedloomError(
+            f"{folder.path} runs on nodes; carry it on with: flwr run APP NAME --stream --run-config resume=true"
+        )
     experiment = folder.experiment()
     if lanes is not None:
         experiment = replace(experiment, recipe=stored.changed(lanes=lanes))
-    return _go(experiment, folder, watcher or Silent())
+    return go(experiment, folder, watcher or Silent())
 
 
 @contextmanager
@@ -115,15 +120,20 @@ def federation(experiment: Experiment, folder: RunFolder, rows: int = 0) -> Iter
     with one_thread():
         board = Board(experiment, max(experiment.recipe.cohort_size, lanes, rows))
         budget = experiment.recipe.memory_mb * 1e6
-        memory = ClientMemory(experiment.messages.memory, experiment.messages.memory_row, folder.client_memory, budget)
+        kind = Ledger if folder.sites.exists() else ClientMemory
+        memory = kind(experiment.messages.memory, experiment.messages.memory_row, folder.client_memory, budget)
         with Lanes(Worker(experiment), board, lanes) as running:
             yield Federation(experiment, State(experiment), memory, board, running)
 
 
-def _go(experiment: Experiment, folder: RunFolder, watcher: Watcher) -> Run:
+Machinery = Callable[[Experiment, RunFolder], AbstractContextManager[Federation]]
+
+
+def go(experiment: Experiment, folder: RunFolder, watcher: Watcher, machinery: Machinery = federation) -> Run:
+    """From the newest checkpoint, if there is one, to the last round; `machinery` decides where clients run."""
     recipe = experiment.recipe
     identity = recipe.digest()
-    with folder.held(), federation(experiment, folder) as fed, Interrupts() as interrupts, ExitStack() as stack:
+    with folder.held(), machinery(experiment, folder) as fed, Interrupts() as interrupts, ExitStack() as stack:
         state = fed.state
         rounds, clients = _logged(folder)
         for text in checkpoint.restore(folder.checkpoints, state, fed.memory, identity, len(rounds)):
@@ -148,9 +158,11 @@ def _go(experiment: Experiment, folder: RunFolder, watcher: Watcher) -> Run:
                 if time.monotonic() - saved >= recipe.checkpoint_seconds or state.round == recipe.rounds:
                     checkpoint.save(folder.checkpoints, state, fed.memory, identity)
                     saved, saved_round = time.monotonic(), state.round
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, TooFew) as stop:
             if state.round > saved_round:
                 checkpoint.save(folder.checkpoints, state, fed.memory, identity)
+            if isinstance(stop, TooFew):
+                raise
             raise Interrupted(
                 f"stopped after round {state.round} of {recipe.rounds}; carry on with: fedloom run --resume {folder.path}"
             ) from None

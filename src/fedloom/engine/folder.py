@@ -25,6 +25,7 @@ from fedloom.data import ImageSet, Partition, load, stage_rounds
 from fedloom.engine.files import read_tensors, sweep, write, write_json, write_tensors
 from fedloom.engine.inputs import Inputs
 from fedloom.engine.setup import Experiment, about, prepare
+from fedloom.engine.sites import Sites
 from fedloom.errors import FedloomError
 from fedloom.recipe import Recipe, read_recipe, recipe
 
@@ -45,6 +46,7 @@ class RunFolder:
         self.checkpoints = self.path / "checkpoints"
         self.client_memory = self.checkpoints / "clients"
         self.analysis = self.path / "analysis"
+        self.sites = self.path / "sites.json"  # of a run on real machines
 
     @property
     def finished(self) -> bool:
@@ -55,19 +57,28 @@ class RunFolder:
             raise FedloomError(f"{self.path} is not a run folder: it has no recipe.yaml")
         return recipe(read_recipe(self.recipe_yaml))
 
-    def experiment(self) -> Experiment:
-        """Everything the run needs, with its own partition and first weights; its data must be what they were."""
+    def experiment(self, images: ImageSet | None = None) -> Experiment:
+        """Everything the run needs, with its own partition and first weights; its data must be what they were.
+
+        `images`: what stands for the data where they lie at sites; without it, no images at all do.
+        """
         stored = self.recipe()
+        sites = Sites.read(self.sites)
+        if images is None and sites is not None and sites.data == "sites":
+            images = sites.images()
         initial, told = read_tensors(self.initial)
         if told.get("recipe") != stored.digest():
             raise FedloomError(
                 f"{self.recipe_yaml} is no longer the recipe of this run; start a new run with it instead"
             )
-        with about("data"):
-            images = load(stored.data.name, stored.data.resize)
+        if images is None:
+            with about("data"):
+                images = load(stored.data.name, stored.data.resize)
         if told.get("data") != images.digest:
             raise FedloomError(f"data: {stored.data.name} is no longer what {self.path} was trained on")
-        experiment = prepare(stored, self.partitions(images), initial)
+        elsewhere = sites is not None and sites.data == "sites"
+        known = [Partition.load(self.partition)] if elsewhere else self.partitions(images)
+        experiment = prepare(stored, known, initial, images=images)
         return replace(experiment, origin=json.loads(told["origin"])) if "origin" in told else experiment
 
     def partitions(self, images: ImageSet) -> list[Partition]:
@@ -110,7 +121,7 @@ def _locked(descriptor: int) -> bool:
     return True
 
 
-def create(experiment: Experiment, path: Path) -> RunFolder:
+def create(experiment: Experiment, path: Path, sites: Sites | None = None) -> RunFolder:
     """Write a new folder beside its place, then move it there."""
     refuse_existing(path)
     try:
@@ -126,6 +137,8 @@ def create(experiment: Experiment, path: Path) -> RunFolder:
         for holding in experiment.holdings:
             holding.partition.save(folder.stage_partition(holding.begin))
         write_json(folder.inputs, Inputs.of(experiment).to_json())
+        if sites is not None:
+            write(folder.sites, sites.to_json())
         metadata = {"recipe": experiment.recipe.digest(), "data": experiment.images.digest}
         if experiment.origin:
             metadata["origin"] = json.dumps(experiment.origin)

@@ -13,12 +13,13 @@ from torch import Tensor
 
 from fedloom.engine.arena import scoped
 from fedloom.engine.board import Board
-from fedloom.engine.lanes import Job, Lanes, Report
+from fedloom.engine.lanes import Job, Report
 from fedloom.engine.memory import ClientMemory
 from fedloom.engine.server import RoundServer, Upload, flaw, weighted_sum
 from fedloom.engine.setup import Experiment
 from fedloom.engine.state import State
-from fedloom.errors import FedloomError
+from fedloom.engine.worker import Worker
+from fedloom.errors import FedloomError, TooFew
 from fedloom.keys import numpy_generator
 
 ACCURACIES = ("test_accuracy", "validation_accuracy", "client_accuracy", "personal_accuracy", "evaluation_seconds")
@@ -39,6 +40,21 @@ class Observer(Protocol):
         """Second acts are over and the state holds the new weights; clients' memory in `federation` is still the old."""
 
 
+class Runner(Protocol):
+    """Where clients run: lanes of this machine, or nodes elsewhere."""
+
+    @property
+    def count(self) -> int: ...
+    @property
+    def deaths(self) -> int: ...
+    @property
+    def worker(self) -> Worker: ...  # of this process
+
+    def run(self, jobs: Sequence[Job], done: Callable[[int], None] | None = None) -> list[Report | None]:
+        """Reports in the order of the jobs; for a client that is lost None, or a report with the reason as `lost`."""
+        ...
+
+
 @dataclass
 class Federation:
     """A server with its lanes: `round()` makes one round and leaves a consistent state behind, or an untouched one."""
@@ -47,10 +63,11 @@ class Federation:
     state: State
     memory: ClientMemory
     board: Board
-    lanes: Lanes
+    lanes: Runner
     progress: Progress | None = None
     interruptible: Callable[[], AbstractContextManager[None]] = nullcontext
     observer: Observer | None = None
+    tested: list[Report | None] | None = None  # what clients said of the served model, where they test it
 
     def cohort(self, round: int) -> list[int]:
         """The clients of a round: a function of seed and round alone."""
@@ -80,6 +97,7 @@ class Federation:
             sent = {name: tensor.clone() for name, tensor in sent.items()}
         lost: dict[int, str] = {}
         uploads = self._train(cohort, number, lost)
+        self._enough(uploads, cohort, lost)
         down, up = len(cohort) * experiment.messages.download, len(cohort) * experiment.messages.up.payload
         if observer is not None:
             began += _timed(lambda: observer.trained(self, sent, uploads))
@@ -152,8 +170,8 @@ class Federation:
         return prepare
 
     def _accept(self, client: int, row: int, report: Report | None, lost: dict[int, str]) -> Upload | None:
-        if report is None:
-            lost[client] = "its lane died every time"
+        if report is None or "lost" in report:
+            lost[client] = report["lost"] if report else "its lane died every time"
             return None
         tensors = self.board.up(row)
         reason = flaw(self.experiment.messages.up, tensors) or flaw(
@@ -164,6 +182,15 @@ class Federation:
             return None
         samples = len(self.experiment.training(client, self.state.round + 1))
         return Upload(client, row, samples, int(report["steps"]), float(report["loss"]), tensors)
+
+    def _enough(self, uploads: Sequence[Upload], cohort: Sequence[int], lost: Mapping[int, str]) -> None:
+        least = min(self.experiment.recipe.deploy.min_cohort, len(cohort))
+        if len(uploads) < least:
+            reasons = "; ".join(f"client {client}: {reason}" for client, reason in lost.items())
+            raise TooFew(
+                f"round {self.state.round + 1}: {len(uploads)} of {len(cohort)} uploads arrived, "
+                f"deploy.min_cohort is {least} ({reasons})"
+            )
 
     def _combine(self, server: RoundServer) -> None:
         """Second acts, the new weights, and what follows them."""
@@ -232,7 +259,11 @@ class Federation:
                 jobs.append(Job("tell", arguments, size, self._recall(client, row)))
             for row, report in enumerate(self.lanes.run(jobs)):
                 told = scoped(self.board.findings(row), part)
-                if report is None or not all(bool(value.isfinite().all()) for value in told.values()):
+                if (
+                    report is None
+                    or "lost" in report
+                    or not all(bool(value.isfinite().all()) for value in told.values())
+                ):
                     continue
                 for name, value in told.items():
                     total[name] = total[name] + value.double() if name in total else value.double()

@@ -166,11 +166,14 @@ def prepare(
     *,
     images: ImageSet | None = None,
     task: Task | None = None,
+    samples: int | None = None,
+    public: Public | None = None,
 ) -> Experiment:
     """Load, split and build what the recipe names; stored partitions, one a stage, and stored first weights are used
     as they are.
 
-    `images` and `task`: those of somebody who was not in the federation, and what the federation's task was.
+    `images` and `task`: those of somebody who was not in the federation, and what the federation's task was. Or `images` stand
+    in for the recipe's own where those lie at sites, `samples` being how many all sites hold, `public` for public images.
     """
     import_parts(recipe.parts)
     chosen = method(recipe.method)
@@ -178,7 +181,7 @@ def prepare(
         images = images or load(recipe.data.name, recipe.data.resize)
         pipeline = Pipeline.of(images, recipe.data.normalize, recipe.augment)
     pool, validation, index = hold_back(images, recipe)
-    public = _public(images, pipeline, recipe, index)
+    public = public or _public(images, pipeline, recipe, index)
     with about("split"):
         known = (partition,) if isinstance(partition, Partition) else partition
         further = index if recipe.data.public_to_clients else None
@@ -189,7 +192,7 @@ def prepare(
         shape=images.shape,
         classes=images.classes,
         clients=recipe.clients,
-        samples=len(holdings[0].partition.train_index),
+        samples=len(holdings[0].partition.train_index) if samples is None else samples,
         rounds=recipe.rounds,
         seed=recipe.seed,
         held=len(validation),

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from fedloom.engine.batches import cut
-from fedloom.engine.lanes import Job
+from fedloom.engine.lanes import Job, Report
 from fedloom.engine.rounds import Federation
 from fedloom.errors import FedloomError
 
@@ -31,6 +31,11 @@ def pooled(federation: Federation) -> dict[str, Any]:
     """The served model on the pooled test set, as it is seen and as it is, and on validation images if there are any."""
     experiment, board, number = federation.experiment, federation.board, federation.state.round
     board.broadcast(federation.state.served())
+    if not len(experiment.images.test_y):  # test images lie at clients alone: the pooled set is theirs, and hits add up
+        federation.tested = _reports(federation, personal=False)
+        reports = [report for report in federation.tested if report and report.get("total")]
+        total = sum(report["total"] for report in reports)
+        return {"test_accuracy": sum(report["correct"] for report in reports) / total if total else None}
     step = BATCHES * experiment.recipe.eval_batch
     tested = [name for name, hits in board.hits_of.items() if len(hits)]
     if not experiment.at(number).changes:
@@ -62,18 +67,23 @@ def by_client(federation: Federation, fresh: bool = True) -> dict[str, Any]:
     federation.board.broadcast(federation.state.served())
     holding, recipe = experiment.at(federation.state.round), experiment.recipe
     partition = holding.partition
-    if fresh and recipe.bn == "running" and holding.each_once:  # else it matters what is tested together, and by whom
+    at_hand = len(experiment.images.train_y) > 0  # else they lie at the clients
+    if (
+        fresh and at_hand and recipe.bn == "running" and holding.each_once
+    ):  # else it matters what is tested together, and by whom
         right = np.concatenate(([0], np.cumsum(federation.board.hits_of["test"].numpy()[partition.test_index])))
         begin, end = partition.test_offsets[:-1], partition.test_offsets[1:]
         accuracy = [
             correct / total if total else None
             for correct, total in zip((right[end] - right[begin]).tolist(), (end - begin).tolist(), strict=True)
         ]
+    elif fresh and federation.tested is not None:
+        accuracy = _shares(federation.tested)
     else:
-        accuracy = _each(federation, personal=False)
+        accuracy = _shares(_reports(federation, personal=False))
     found: dict[str, Any] = {"accuracy": accuracy}
     if is_personal(federation):
-        found["personal_accuracy"] = _each(federation, personal=True)
+        found["personal_accuracy"] = _shares(_reports(federation, personal=True))
     return found
 
 
@@ -94,7 +104,11 @@ def remember(federation: Federation, client: int) -> Callable[[int], None]:
     return prepare
 
 
-def _each(federation: Federation, personal: bool) -> list[float | None]:
+def _shares(reports: Sequence[Report | None]) -> list[float | None]:
+    return [r["correct"] / r["total"] if r and r.get("total") else None for r in reports]
+
+
+def _reports(federation: Federation, personal: bool) -> list[Report | None]:
     number = federation.state.round
     partition = federation.experiment.at(number).partition
     jobs = [
@@ -106,8 +120,7 @@ def _each(federation: Federation, personal: bool) -> list[float | None]:
         )
         for k in range(partition.clients)
     ]
-    reports = federation.lanes.run(jobs)
-    return [r["correct"] / r["total"] if r and r["total"] else None for r in reports]
+    return federation.lanes.run(jobs)
 
 
 def spread(values: Sequence[float | None]) -> dict[str, float | int]:

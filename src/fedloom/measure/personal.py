@@ -23,6 +23,7 @@ from fedloom.engine import checkpoint
 from fedloom.engine.files import read_json, write_json
 from fedloom.engine.folder import RunFolder
 from fedloom.engine.lanes import Job
+from fedloom.engine.ledger import Ledger
 from fedloom.engine.local import Which
 from fedloom.engine.rounds import Federation
 from fedloom.errors import FedloomError
@@ -181,9 +182,23 @@ def restore_finished(fed: Federation, folder: RunFolder) -> None:
     """Bring a federation to the end of its finished run."""
     if not folder.finished:
         raise FedloomError(f"{folder.path} is not finished; carry it on with: fedloom run --resume {folder.path}")
+    if isinstance(fed.memory, Ledger):
+        _check_sites(fed, folder)
     checkpoint.restore(folder.checkpoints, fed.state, fed.memory, fed.experiment.recipe.digest())
     if fed.state.round != fed.experiment.recipe.rounds:
         raise FedloomError(f"{folder.path} has lost its last checkpoint, so its clients' state is not known")
+
+
+def _check_sites(fed: Federation, folder: RunFolder) -> None:
+    """Of a run on real machines the server can fine-tune what needs neither the sites' images nor what they remember."""
+    there = "at each site, use: fedloom flower personalize"
+    if not len(fed.experiment.images.train_y):
+        raise FedloomError(f"{folder.path}: the images of this run are at its sites; {there}")
+    method, layout = fed.experiment.method, fed.experiment.layout
+    remembering = {item.name.partition(".")[0] for item in fed.experiment.messages.memory.items}
+    seen = {part.name for hook in ("objective", "penalty", "personalise") for part in method.hooked(hook)}
+    if layout.personal or layout.personal_statistics or remembering & seen:
+        raise FedloomError(f"{folder.path}: what clients of {method} keep for themselves is at their sites; {there}")
 
 
 def store(folder: RunFolder, outcome: Personal, digest: str = "") -> Path:

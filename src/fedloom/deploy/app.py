@@ -1,0 +1,70 @@
+"""The app's own files: the recipe that nodes and server agree on, and the settings beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedloom.engine.setup import Experiment, import_parts
+from fedloom.engine.sites import Where
+from fedloom.errors import FedloomError
+from fedloom.methods import method
+from fedloom.recipe import Recipe, read_recipe, recipe
+
+RECIPE = "recipe.yaml"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """[tool.flwr.app.config] of the app's pyproject.toml; `flwr run --run-config` reaches them."""
+
+    data: Where = "split"
+    out: str = ""
+    resume: bool = False
+    test: str = ""
+    scale: float = 255.0
+
+    @classmethod
+    def of(cls, config: Mapping[str, Any]) -> Settings:
+        known = {name: config[name] for name in cls.__dataclass_fields__ if name in config}
+        if unknown := sorted(set(config) - set(known)):
+            raise FedloomError(f"app config: {unknown[0]} is unknown; known are {', '.join(cls.__dataclass_fields__)}")
+        if known.get("data", "split") not in ("split", "sites"):
+            raise FedloomError(f"app config: data is {known['data']!r}; allowed are split and sites")
+        return cls(**known)
+
+
+def read(module: str | Path) -> Recipe:
+    """The recipe beside a module of the app, in its one spelling, so that its digest is the same everywhere."""
+    return canonical(recipe(read_recipe(Path(module).parent / RECIPE)))
+
+
+def canonical(given: Recipe) -> Recipe:
+    import_parts(given.parts)
+    return given.changed(method=method(given.method).spelled(), name=None, out=None)
+
+
+def check_federated(experiment: Experiment) -> None:
+    if experiment.pooled:
+        raise FedloomError(
+            f"method: {experiment.method} trains on all clients' images in one place, which nodes have not"
+        )
+
+
+def check_sites(given: Recipe) -> None:
+    """Refuse what needs images of all clients in one place, where every site keeps its own."""
+    data = given.data
+    for field, wanted in (
+        ("validation", data.validation > 0),
+        ("images", data.images is not None),
+        ("public", data.public > 0),
+        ("public_to_clients", data.public_to_clients),
+    ):
+        if wanted:
+            raise FedloomError(f"data.{field}: takes images out of all clients' data, which stay at their sites here")
+    if data.normalize == "set":
+        raise FedloomError(
+            "data.normalize: set needs the mean of all clients' images, which stay at their sites; write two lists or none"
+        )

@@ -1,0 +1,46 @@
+"""The ClientApp: hands Flower's messages to the site, and what it answers back."""
+
+from __future__ import annotations
+
+from logging import ERROR, WARNING
+from pathlib import Path
+
+from flwr.app import Context, Message
+from flwr.clientapp import ClientApp
+from flwr.common import log
+
+from fedloom.deploy import app
+from fedloom.deploy.site import Node, Refusal, Site
+from fedloom.deploy.wire import pack, unpack
+from fedloom.errors import FedloomError
+from fedloom.recipe import Recipe
+
+
+def client_app(module: str | Path) -> ClientApp:
+    """The app of a node; `module` is the file it stands in, beside recipe.yaml."""
+    recipe = app.read(module)
+    made = ClientApp()
+    for kind in (made.train, made.evaluate, made.query):
+        kind()(lambda message, context: answer(recipe, message, context))
+    return made
+
+
+def answer(recipe: Recipe, message: Message, context: Context) -> Message:
+    """A reply in any case; of an error only what says nothing about the site's data, the rest stays in its log."""
+    number = context.node_config.get("partition-id")
+    told = {"client": number if isinstance(number, int) else None, "digest": recipe.digest()}
+    try:
+        order, groups = unpack(message.content)
+        site = Site(recipe, Node.of(context.node_config, recipe.clients))
+        report, sent = site.answer(order, groups)
+        return Message(pack({**told, "report": report}, **sent), reply_to=message)
+    except Refusal as error:
+        log(WARNING, "fedloom: this node %s", error)
+        reason = str(error)
+    except Exception as error:
+        if isinstance(error, FedloomError):
+            log(ERROR, "fedloom: %s", error)
+        else:
+            log(ERROR, "fedloom: the job failed", exc_info=error)
+        reason = f"failed ({type(error).__name__}); the node's own log says why"
+    return Message(pack({**told, "refused": reason}), reply_to=message)

@@ -1,0 +1,274 @@
+"""A node: its own data, its own memory on its own disk, and a lane's work when the server asks for it.
+
+Nothing leaves but what `Site.answer` returns; `plan.py` lists it. Memory (SCAFFOLD's control, a personal head) lies in
+the site's state folder, one file a version; the server only names versions. So it survives a restart of the node, and
+a server that goes back to a checkpoint finds its sites where they were then.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedloom import __version__
+from fedloom.data import ImageSet, Pipeline, load
+from fedloom.deploy.checked import Tensors, fit
+from fedloom.engine.arena import prefixed, scoped
+from fedloom.engine.board import Board
+from fedloom.engine.files import read_tensors, write, write_tensors
+from fedloom.engine.lanes import keep_freed_memory, perform
+from fedloom.engine.setup import Experiment, Public, one_thread, prepare
+from fedloom.engine.sites import Sites, alone, fitted
+from fedloom.engine.worker import Worker
+from fedloom.errors import FedloomError
+from fedloom.recipe import Recipe
+
+KEYS = ("partition-id", "num-partitions", "name", "data", "state", "recipe", "device")
+Answer = tuple[dict[str, Any], dict[str, Mapping[str, Tensor]]]
+
+
+class Refusal(FedloomError):
+    """A reason that may be told to the server: it says nothing of the site's data."""
+
+
+@dataclass(frozen=True)
+class Node:
+    """`--node-config` of a SuperNode."""
+
+    client: int
+    name: str = ""
+    data: str | None = None
+    state: str = ""
+    recipe: str | None = None  # the only digest this site takes part in
+    device: str | None = None
+
+    @classmethod
+    def of(cls, config: Mapping[str, Any], clients: int) -> Node:
+        if unknown := sorted(set(config) - set(KEYS)):
+            raise Refusal(f"node config: {unknown[0]} is unknown; known are {', '.join(KEYS)}")
+        number = config.get("partition-id")
+        if not isinstance(number, int) or not 0 <= number < clients:
+            raise Refusal(f"node config: partition-id is {number!r}; the recipe has clients 0 to {clients - 1}")
+        texts = {key: str(config[key]) for key in ("name", "data", "state", "recipe", "device") if key in config}
+        return cls(client=number, **texts)
+
+    def home(self, federation: str) -> Path:
+        root = self.state or os.environ.get("FEDLOOM_SITES") or "~/.fedloom/sites"
+        return Path(root).expanduser() / federation / f"client-{self.client:06d}"
+
+
+@dataclass(frozen=True)
+class Card:
+    """What the server tells every site about the federation, beside the recipe."""
+
+    sites: Sites
+    samples: int  # of all clients
+    public: int
+    labelled: bool
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> Card:
+        sites = dict(given["sites"])
+        sites.update(shape=tuple(sites["shape"]), class_names=tuple(sites["class_names"]))
+        return cls(Sites(**sites), int(given["samples"]), int(given["public"]), bool(given["labelled"]))
+
+
+class Site:
+    """One node in one federation."""
+
+    def __init__(self, recipe: Recipe, node: Node) -> None:
+        self.digest = recipe.digest()
+        self.recipe = recipe if node.device is None else recipe.changed(device=node.device)
+        self.node = node
+
+    def answer(self, order: Mapping[str, Any], groups: Mapping[str, Tensors]) -> Answer:
+        """Do what the server asks, if it asks for the recipe that this site agreed to."""
+        if self.node.recipe is not None and self.node.recipe != self.digest:
+            raise Refusal(f"takes part in recipe {self.node.recipe} only, and this is {self.digest}")
+        if order.get("digest") != self.digest:
+            raise Refusal(f"has recipe {self.digest}, the server {order.get('digest')}")
+        kind = order.get("kind")
+        if kind == "hello":
+            return self.facts(*self._own()), {}
+        if kind == "join":
+            return self.join(Card.of(order["card"]), groups.get("initial", {}))
+        return Resident.of(self, str(order.get("federation"))).work(order, groups)
+
+    # joining
+
+    def join(self, card: Card, initial: Tensors) -> Answer:
+        home = self.node.home(card.sites.federation)
+        write_tensors(home / "initial.safetensors", initial)
+        node = {"data": str(Path(self.node.data).resolve()) if self.node.data else None, "name": self.node.name}
+        content = {"card": card.to_json(), "client": self.node.client, "recipe": self.recipe.to_yaml(), **node}
+        write(home / "site.json", json.dumps(content, indent=2) + "\n")
+        worker = Resident.of(self, card.sites.federation).worker
+        partition, client = worker.experiment.partition, self.node.client
+        return self.facts(worker.experiment.images, len(partition.train(client)), len(partition.test(client))), {}
+
+    def facts(self, images: ImageSet, train: int, test: int) -> dict[str, Any]:
+        """All that a site tells about itself and its data."""
+        return {
+            "name": self.node.name,
+            "train": train,
+            "test": test,
+            "shape": list(images.shape),
+            "class_names": list(images.class_names),
+            "version": __version__,
+        }
+
+    def _own(self) -> tuple[ImageSet, int, int]:
+        images = self.images()
+        return images, len(images.train_y), len(images.test_y)
+
+    def images(self) -> ImageSet:
+        if self.node.data is None:
+            raise Refusal("node config: data is missing; every site of this federation gives its own")
+        where = self.node.data
+        if Path(where).expanduser().is_dir():
+            where = f"folder:{where}"
+        return load(where, self.recipe.data.resize)
+
+    # the experiment as it is here
+
+    def experiment(self, card: Card, initial: Mapping[str, Tensor]) -> Experiment:
+        if card.sites.data == "split":
+            if self.node.data is not None:
+                raise Refusal("node config: data is given, but this federation is a trial on the recipe's own data")
+            return prepare(self.recipe, initial=initial)
+        images = self.images()
+        try:
+            images = fitted(images, card.sites)
+        except FedloomError as error:
+            raise Refusal(str(error)) from None
+        return of_site(self.recipe, self.node.client, images, card, initial)
+
+
+def of_site(
+    recipe: Recipe, client: int, images: ImageSet, card: Card, initial: Mapping[str, Tensor] | None
+) -> Experiment:
+    """What the server's experiment is, with one client's images in it and nobody else's."""
+    public = None
+    if card.public:  # they are the server's; here it is enough to know how many there are
+        first = images.train_x[:0]
+        y = torch.full((card.public,), 0 if card.labelled else -1)
+        public = Public(first, y, Pipeline.of(images, recipe.data.normalize))
+        recipe = recipe.changed(data={**recipe.data.model_dump(), "public_from": None})
+    own = alone(client, recipe.clients, images)
+    return prepare(recipe, own, initial, images=images, samples=card.samples, public=public)
+
+
+class Resident:
+    """A worker and a board of one row, and the site's files. Kept between messages where the process lives on."""
+
+    _latest: tuple[tuple[Any, ...], Resident] | None = None
+
+    def __init__(self, site: Site, federation: str) -> None:
+        self.home, self.node, self.federation = site.node.home(federation), site.node, federation
+        try:
+            told = json.loads((self.home / "site.json").read_text(encoding="utf-8"))
+            initial, _ = read_tensors(self.home / "initial.safetensors")
+        except (OSError, FedloomError):
+            raise Refusal("has not joined this federation, or its state folder is gone") from None
+        keep_freed_memory()
+        torch.set_num_threads(1)
+        with one_thread():
+            self.worker = Worker(site.experiment(Card.of(told["card"]), initial))
+            self.board = Board(self.worker.experiment, 1)
+
+    @classmethod
+    def of(cls, site: Site, federation: str) -> Resident:
+        """In Flower's simulation one process serves many clients of the same data, one after the other."""
+        shared = site.node.data is None
+        key = (federation, site.digest, site.node.state, site.node.device, None if shared else site.node)
+        if cls._latest is None or cls._latest[0] != key:
+            cls._latest = key, cls(site, federation)
+        resident = cls._latest[1]
+        resident.home, resident.node = site.node.home(federation), site.node
+        return resident
+
+    def work(self, order: Mapping[str, Any], groups: Mapping[str, Tensors]) -> Answer:
+        """One job, as a lane does it."""
+        kind, arguments = order["kind"], {**order["arguments"], "client": self.node.client, "row": 0}
+        messages, board = self.worker.experiment.messages, self.board
+        self._begin(order, groups)
+        if kind == "keep":
+            self._keep(order)
+            return {}, {}
+        if kind not in ("train", "act", "tell", "client"):
+            raise Refusal(f"was asked for {kind!r}, which it does not know")
+        report = perform(self.worker, board, 0, {"kind": kind, "arguments": arguments})
+        if kind == "tell":
+            return report, {"findings": prefixed(scoped(board.findings(0), arguments["part"]), arguments["part"])}
+        if kind == "client":
+            return report, {}
+        if messages.memory.nbytes or messages.message.nbytes:
+            self._remember(int(order["into"]), order["keep"])
+        return report, {"up": board.up(0)}
+
+    def _begin(self, order: Mapping[str, Any], groups: Mapping[str, Tensors]) -> None:
+        """Broadcast, memory, upload and message as they are when the job begins."""
+        messages, board = self.worker.experiment.messages, self.board
+        board.memory_rows[0].copy_(messages.memory_row)
+        for name, first in messages.uploads.items():
+            board.up(0)[name].copy_(first)
+        for name, value in messages.fixed.items():
+            board.down[f"fixed.{name}"].copy_(value)
+        board.down["round"].fill_(int(order.get("at", 0)))  # where the weights come from
+        if order.get("base") is not None:
+            self.recall(int(order["base"]), again=order["kind"] == "act")
+        if order["kind"] == "act":  # what was broadcast is remembered; the messages of other parts are left as they are
+            sent = {**board.message, **groups.get("message", {})}
+            reason = fit(sent, messages.message, board.message_row)
+        else:
+            reason = fit(groups.get("down", {}), messages.down, board.down_row, but="fixed")
+        if reason:
+            raise Refusal(f"got a message whose {reason}")
+
+    # memory
+
+    def _version(self, round: int) -> Path:
+        return self.home / f"memory-round-{round:06d}.safetensors"
+
+    def recall(self, version: int, again: bool = False) -> None:
+        """The memory of a version; for a second act also what was broadcast and uploaded in the first."""
+        try:
+            tensors, _ = read_tensors(self._version(version))
+        except FedloomError:
+            raise Refusal(f"no longer has its memory of round {version}") from None
+        messages, board = self.worker.experiment.messages, self.board
+        rows = {"memory": (messages.memory, board.memory_rows[0])}
+        if again:
+            rows |= {"up": (messages.up, board.up_rows[0]), "down": (messages.down, board.down_row)}
+        for group, (packing, row) in rows.items():
+            if reason := fit(scoped(tensors, group), packing, row):
+                raise Refusal(f"has a memory of round {version} whose {reason}")
+
+    def _remember(self, version: int, kept: list[int]) -> None:
+        board, messages = self.board, self.worker.experiment.messages
+        tensors = prefixed(board.views(0).memory, "memory")
+        if messages.message.nbytes:
+            tensors |= {**prefixed(board.up(0), "up"), **prefixed(messages.down.views(board.down_row), "down")}
+        whole = {name: tensor for name, tensor in tensors.items() if tensor.numel()}
+        write_tensors(self._version(version), whole, durable=True)
+        wanted = {self._version(int(number)).name for number in (version, *kept)}
+        for path in self.home.glob("memory-round-*.safetensors"):
+            if path.name not in wanted:
+                path.unlink(missing_ok=True)
+
+    def _keep(self, order: Mapping[str, Any]) -> None:
+        """The run is over: the served model stays here, beside the memory that belongs to it."""
+        told = {"version": "" if order.get("base") is None else str(order["base"]), "round": str(order.get("at", 0))}
+        views = self.worker.experiment.messages.down.views(self.board.down_row)
+        down = {name: tensor for name, tensor in views.items() if tensor.numel()}
+        write_tensors(self.home / "served.safetensors", down, told, durable=True)

@@ -1,0 +1,41 @@
+"""Federations for tests: an app around a recipe, nodes for its clients, and a server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from loopback import Loopback
+
+from fedloom.deploy.app import Settings, read
+from fedloom.deploy.client import client_app
+from fedloom.deploy.scaffold import init
+from fedloom.deploy.server import serve as serve_app
+from fedloom.engine.sites import Where
+from fedloom.recipe import recipe
+from fedloom.run import Run
+
+Change = Callable[[Loopback], None]
+
+
+def application(fields: Mapping[str, Any], folder: Path, data: Where = "split") -> Path:
+    """The app's package."""
+    return init(folder, recipe(fields), data)[0] / "loom_app"
+
+
+def grid(package: Path, home: Path, clients: int, **more: Any) -> Loopback:
+    """A node for each client; `more` are further settings of all."""
+    configs = [{"partition-id": k, "name": f"site-{k}", "state": str(home / "sites"), **more} for k in range(clients)]
+    return Loopback(client_app(package / "client_app.py"), configs)
+
+
+def serve(
+    fields: Mapping[str, Any], folder: Path, change: Change | None = None, settings: Mapping[str, Any] | None = None
+) -> Run:
+    """The recipe on as many nodes as it has clients; `change` is made to the grid before the server starts."""
+    package = application(fields, folder / "app")
+    nodes = grid(package, folder, int(fields["clients"]))
+    if change:
+        change(nodes)
+    return serve_app(read(package / "server_app.py"), Settings(out=str(folder / "run"), **(settings or {})), nodes)

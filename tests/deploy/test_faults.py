@@ -1,0 +1,221 @@
+"""Nodes that fail, lie or vanish: the round goes on, the loss is counted and told by name, the rest is right."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+pytest.importorskip("flwr", reason='Flower is not installed: pip install "fedloom[flower]"')
+
+from federations import application, grid, serve
+from flwr.app import Array, ArrayRecord, Context, Error, Message
+from loopback import Loopback
+
+from fedloom.deploy.app import Settings, read
+from fedloom.deploy.server import serve as serve_app
+from fedloom.deploy.wire import pack, unpack
+from fedloom.errors import TooFew
+
+FIELDS: dict[str, Any] = {
+    "data": "digits",
+    "split": "dirichlet:0.5",
+    "clients": 3,
+    "model": "linear",
+    "method": "scaffold",
+    "rounds": 2,
+    "fraction": 1.0,
+    "lr": 0.05,
+    "eval_every": 0,
+    "deploy": {"timeout": 0.3, "join_timeout": 0.5},
+}
+BAD = 1  # the client that makes trouble
+
+
+def changed(change: Callable[[dict[str, Any], dict[str, Any]], Any]) -> Callable[[Loopback], None]:
+    """A node that changes text or tensors of what it uploads in its second round."""
+
+    def tamper(reply: Message, context: Context) -> Message | None:
+        told, groups = unpack(reply.content)
+        if "up" not in groups or reply.metadata.group_id != "2":
+            return reply
+        if change(told, groups) is None:
+            return None
+        return Message(pack(told, **groups), reply_to=_asked(reply))
+
+    return lambda nodes: nodes.tamper.__setitem__(100 + BAD, tamper)
+
+
+def _asked(reply: Message) -> Message:
+    """A message like the one that was replied to."""
+    message = Message(reply.content, dst_node_id=100 + BAD, message_type="train", group_id="2")
+    message.metadata.__dict__["_message_id"] = reply.metadata.reply_to_message_id
+    return message
+
+
+def nan(told: dict[str, Any], groups: dict[str, Any]) -> bool:
+    groups["up"]["w"][3] = float("nan")
+    return True
+
+
+def short(told: dict[str, Any], groups: dict[str, Any]) -> bool:
+    groups["up"]["scaffold.control"] = groups["up"]["scaffold.control"][:-1].clone()
+    return True
+
+
+def double(told: dict[str, Any], groups: dict[str, Any]) -> bool:
+    groups["up"]["w"] = groups["up"]["w"].double()
+    return True
+
+
+def extra(told: dict[str, Any], groups: dict[str, Any]) -> bool:
+    groups["up"]["images"] = torch.zeros(4)
+    return True
+
+
+def missing(told: dict[str, Any], groups: dict[str, Any]) -> bool:
+    del groups["up"]["w"]
+    return True
+
+
+def digest(told: dict[str, Any], groups: dict[str, Any]) -> bool:
+    told["digest"] = "0123456789abcdef"
+    return True
+
+
+def steps(told: dict[str, Any], groups: dict[str, Any]) -> bool:
+    told["report"]["steps"] = -1
+    return True
+
+
+def somebody(told: dict[str, Any], groups: dict[str, Any]) -> bool:
+    told["client"] = 0
+    return True
+
+
+def silent(told: dict[str, Any], groups: dict[str, Any]) -> None:
+    return None
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (nan, "w is not finite"),
+        (short, "scaffold.control has shape"),
+        (double, "w is torch.float64, not torch.float32"),
+        (extra, "images was not asked for"),
+        (missing, "w is missing"),
+        (digest, "it has recipe 0123456789abcdef"),
+        (steps, "its steps is -1"),
+        (somebody, "it answers for client 0"),
+        (silent, "no answer within 0.3 s"),
+    ],
+)
+def test_a_bad_upload_is_lost_by_name_and_the_round_goes_on(
+    change: Callable[..., Any], reason: str, tmp_path: Path
+) -> None:
+    run = serve(FIELDS, tmp_path, changed(change))
+    first, second = run.rounds
+    assert first["lost"] == 0
+    assert second["lost"] == 1
+    assert second["lost_clients"][str(BAD)].startswith(f"site-{BAD}: {reason}")
+    assert run.summary["lost"] == 1
+    assert run.summary["digest"] == without(tmp_path / "other", FIELDS)
+
+
+def without(folder: Path, fields: dict[str, Any]) -> str:
+    """The weights if the client does not answer in round 2 for the plainest reason."""
+
+    def tamper(reply: Message, context: Context) -> Message | None:
+        if reply.metadata.group_id != "2":
+            return reply
+        return Message(Error(code=0, reason="gone"), reply_to=_asked(reply))
+
+    found = serve(fields, folder, lambda nodes: nodes.tamper.__setitem__(100 + BAD, tamper)).summary["digest"]
+    assert isinstance(found, str)
+    return found
+
+
+def test_a_pickle_in_place_of_an_array_is_never_read(tmp_path: Path) -> None:
+    def tamper(reply: Message, context: Context) -> Message:
+        if "up" in reply.content:
+            evil = Array(dtype="object", shape=(1,), stype="numpy.ndarray", data=b"cos\nsystem\n(S'touch hit'\ntR.")
+            reply.content["up"] = ArrayRecord({"w": evil})
+        return reply
+
+    run = serve(FIELDS, tmp_path, lambda nodes: nodes.tamper.__setitem__(100 + BAD, tamper))
+    assert "w is object as numpy.ndarray, which is not accepted" in run.rounds[0]["lost_clients"][str(BAD)]
+    assert not Path("hit").exists()
+
+
+def test_a_node_that_is_pinned_to_another_recipe_refuses_to_join(tmp_path: Path) -> None:
+    run = serve(FIELDS, tmp_path, lambda nodes: nodes.configs[100 + BAD].__setitem__("recipe", "feedfeedfeedfeed"))
+    for line in run.rounds:
+        assert "takes part in recipe feedfeedfeedfeed only" in line["lost_clients"][str(BAD)]
+
+
+@pytest.mark.parametrize(
+    ("config", "reason"),
+    [({"dta": "x"}, "node config: dta is unknown"), ({"data": "/x.npz"}, "node config: data is given")],
+)
+def test_a_node_with_wrong_settings_is_told_by_name(config: dict[str, str], reason: str, tmp_path: Path) -> None:
+    run = serve(FIELDS, tmp_path, lambda nodes: nodes.configs[100 + BAD].update(config))
+    assert reason in run.rounds[0]["lost_clients"][str(BAD)]
+
+
+def test_two_nodes_cannot_be_one_client(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def double_client(nodes: Loopback) -> None:
+        nodes.configs[103] = dict(nodes.configs[100])
+
+    run = serve(FIELDS, tmp_path, double_client)
+    assert run.summary["lost"] == 0
+    assert "client 0 is site-0 already" in capsys.readouterr().out
+
+
+def test_too_few_uploads_stop_the_run_and_a_resume_ends_with_the_same_weights(tmp_path: Path) -> None:
+    fields = FIELDS | {"rounds": 3, "deploy": {"timeout": 0.3, "join_timeout": 0.5, "min_cohort": 3}}
+    package = application(fields, tmp_path / "app")
+    nodes = grid(package, tmp_path, 3)
+    changed(silent)(nodes)
+    recipe = read(package / "server_app.py")
+    with pytest.raises(
+        TooFew, match=r"round 2: 2 of 3 uploads arrived, deploy.min_cohort is 3 \(client 1: site-1: no an"
+    ):
+        serve_app(recipe, Settings(out=str(tmp_path / "run")), nodes)
+    nodes.tamper.clear()
+    resumed = serve_app(recipe, Settings(out=str(tmp_path / "run"), resume=True), nodes)
+    assert resumed.summary["digest"] == serve(fields, tmp_path / "straight").summary["digest"]
+    assert [line["round"] for line in resumed.rounds] == [1, 2, 3]
+
+
+def test_a_node_that_lost_its_memory_is_lost_by_name_and_not_begun_anew(tmp_path: Path) -> None:
+    def forgetful(nodes: Loopback) -> None:
+        def tamper(reply: Message, context: Context) -> Message:
+            for path in (tmp_path / "sites").glob(f"*/client-00000{BAD}/memory-*"):
+                path.unlink()
+            return reply
+
+        nodes.tamper[100 + BAD] = tamper
+
+    run = serve(FIELDS, tmp_path, forgetful)
+    assert run.rounds[1]["lost_clients"][str(BAD)] == f"site-{BAD}: it no longer has its memory of round 1"
+
+
+def test_an_unexpected_error_at_a_site_tells_its_kind_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("patient 4711 has no label")
+
+    monkeypatch.setattr("fedloom.deploy.site.perform", fail)
+    package = application(FIELDS, tmp_path / "app")
+    nodes = grid(package, tmp_path, 3)
+    run = serve_app(read(package / "server_app.py"), Settings(out=str(tmp_path / "run")), nodes)
+    assert run.rounds[0]["lost"] == 3
+    assert "failed (RuntimeError); the node's own log says why" in run.rounds[0]["lost_clients"]["0"]
+    assert "4711" not in "".join(str(unpack(reply.content)) for _, reply in nodes.sent)
+    assert "4711" not in json.dumps(run.rounds)
