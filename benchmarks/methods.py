@@ -4,10 +4,11 @@
     python benchmarks/methods.py seconds                         # a few rounds of each, in turns, relative to FedAvg
     python benchmarks/methods.py digits                          # all of them on the bundled digits
 
-Accuracy is that of the last round on the 10,000 test images. Rates are not tuned: without momentum, ten
-times those that FedDr+ lists for each family of losses on CIFAR-10 with momentum 0.9, so that the effective step is the same;
-for cross-entropy that is the 0.1 which FedDC and FedNN use for LeNet. `rates` compares some on images held back for validation. Timings are ratios within one turn, since machines are noisy. `--share 0/2` and
-`--share 1/2` divide the work between two processes; a last call without it prints the whole table.
+Accuracy is that of the last round on the 10,000 test images. Rates are not tuned: without momentum, ten times those that
+FedDr+ lists for each family of losses on CIFAR-10 with momentum 0.9, so that the effective step is the same; for
+cross-entropy that is the 0.1 which FedDC and FedNN use for LeNet. `rates` compares some on images held back for
+validation. Timings are ratios within one turn, since machines are noisy. `--share 0/2` and `--share 1/2` divide the work
+between two processes; a last call without it prints the whole table.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from folders import make
+from run_folders import make
 
 import fedloom as fl
 from fedloom.report import figures

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from folders import FIELDS, make
+from run_folders import FIELDS, make
 
 import fedloom as fl
 from fedloom.report.content import content
