@@ -76,12 +76,13 @@ class WandB:
     def __init__(self, folder: Path, recipe: Recipe, done: int) -> None:
         import wandb
 
+        mode: Any = os.environ.get("WANDB_MODE", "offline")
         self._run: Any = wandb.init(
             project=os.environ.get("WANDB_PROJECT", "fedloom"),
             name=recipe.name or folder.name,
             dir=str(folder),
             config=settings(recipe),
-            mode=os.environ.get("WANDB_MODE", "offline"),  # type: ignore[arg-type]
+            mode=mode,
             settings=wandb.Settings(silent=True, console="off", x_disable_stats=True),
         )
 
