@@ -21,6 +21,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+
 from fedloom.data import ImageSet, Partition, load, stage_rounds
 from fedloom.engine.files import read_tensors, sweep, write, write_json, write_tensors
 from fedloom.engine.inputs import Inputs
@@ -135,7 +137,10 @@ def create(experiment: Experiment, path: Path, sites: Sites | None = None) -> Ru
         folder.client_memory.mkdir(parents=True)
         write(folder.recipe_yaml, experiment.recipe.to_yaml())
         for holding in experiment.holdings:
-            holding.partition.save(folder.stage_partition(holding.begin))
+            labels = (
+                np.concatenate(holding.train_labels()) if sites is None else None
+            )  # at sites they are nobody else's
+            holding.partition.save(folder.stage_partition(holding.begin), labels)
         write_json(folder.inputs, Inputs.of(experiment).to_json())
         if sites is not None:
             write(folder.sites, sites.to_json())

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from fedloom.data import load
 from fedloom.engine.files import read_lines
 from fedloom.errors import FedloomError
 from fedloom.recipe import read_recipe
@@ -73,17 +72,17 @@ class Found:
         return bool(self.summary)
 
     def held(self) -> np.ndarray | None:
-        """Training images by client (row) and class (column); None where the images are not at hand."""
+        """Training images by client (row) and class (column), from the folder alone; None where it does not tell."""
         try:
             with np.load(self.path / "partition.npz", allow_pickle=False) as stored:
-                index, offsets = stored["train_index"], stored["train_offsets"]
-            labels = load(self.fields["data.name"], self.fields.get("data.resize")).train_y.numpy()
-            classes = labels[index]
-        except (OSError, KeyError, ValueError, IndexError, FedloomError):
+                labels, offsets = stored["train_labels"], stored["train_offsets"]
+            owner = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
+            told = read_json(self.path / "inputs.json")
+            width = max(len(told.get("class_names", ())), int(labels.max(initial=0)) + 1)
+            counts = np.zeros((len(offsets) - 1, width), dtype=np.int64)
+            np.add.at(counts, (owner, labels), 1)
+        except (OSError, KeyError, ValueError, IndexError):
             return None
-        owner = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
-        counts = np.zeros((len(offsets) - 1, int(labels.max()) + 1), dtype=np.int64)
-        np.add.at(counts, (owner, classes), 1)
         return counts
 
 

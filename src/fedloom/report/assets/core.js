@@ -100,7 +100,7 @@ async function figure(root, id, traces, layout, title) { // drawn when it comes 
   const place = el("div", { class: "figure", id: `figure-${id}`, "data-figure": id, style: `height:${layout.height || 360}px` });
   root.append(el("div", { class: "card" }, title ? el("h3", {}, title) : null, place));
   place.pending = () => Plotly.newPlot(place, traces, themed(layout), {
-    responsive: true, displaylogo: false, displayModeBar: "hover",
+    responsive: true, displaylogo: false, displayModeBar: matchMedia("(hover: hover)").matches ? "hover" : false,
     modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"], toImageButtonOptions: { format: "svg", filename: id },
   });
   SEEN.observe(place);

@@ -4,7 +4,7 @@ const cosines = () => dark() ? [[0, "#e08a5a"], [.5, "#1b2126"], [1, "#6fa8e6"]]
 
 section("split", "Who holds what", {
   has: () => DATA.splits.length > 0,
-  hint: ["The split's heat map needs the labels of the data set: make it readable here, for instance with ", "FEDLOOM_DATA=FOLDER", "."],
+  hint: ["This run folder does not hold its clients' labels: sites keep them, and older folders did not store them. See ", "fedloom split", "."],
   async draw(root, redraw) {
     const options = DATA.splits.map((s, i) => [i, s.label]), now = choose("split", options, 0), split = DATA.splits[now];
     if (options.length > 1) root.append(switches(switcher("split", "split", options, redraw, 0)));
