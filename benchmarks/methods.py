@@ -46,7 +46,6 @@ class Row:
     method: str
     family: str = "ce"  # whose rate it takes
     fields: dict[str, Any] = field(default_factory=dict)
-    digits: str = ""  # another text where the default is for larger images
 
 
 PUBLIC = {"data": {"name": "cifar10", "images": 10_000, "public": 0.02}}  # 1,000 images that nobody holds
@@ -61,7 +60,7 @@ ROWS = [
     Row("feddyn"),
     Row("feddc"),
     Row("moon"),
-    Row("moon(projection=true)"),
+    Row("moon(projection=256)"),
     Row("ntd"),
     Row("kd"),
     Row("ld"),
@@ -146,7 +145,9 @@ def digits(root: Path, rows: list[Row]) -> None:
             data["public"] = 0.1
         if "validation" in data:
             data["validation"] = 0.1
-        recipe = {**DIGITS, "data": data, "method": row.digits or row.method, "lr": DIGIT_RATES[row.family]}
+        recipe = {**DIGITS, "data": data, "method": row.method, "lr": DIGIT_RATES[row.family]}
+        if "wn" in row.method:
+            recipe |= {"model": "cnn", "lr": 0.03}  # there must be convolutions
         first = go(root / f"digits-{name(row, 'first')}", **{**recipe, "rounds": 1, "lr": 1e-9})
         run = go(root / f"digits-{name(row, 'shards')}", **recipe)
         print(f"| `{row.method}` | {_percent(first)} | {_percent(run)} |", flush=True)

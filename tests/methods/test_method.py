@@ -74,7 +74,7 @@ def other_value(part: Part, name: str) -> Any:
     if isinstance(default, int | float):
         near = [default + 1, default - 1, default + 1.2345678901234567e-05]
     if default is None:
-        near = [0.5]
+        near = [0.5, 2]
     for value in [*near, *allowed, not default]:
         try:
             changed = type(part)(**{name: value})
@@ -349,3 +349,10 @@ def test_the_list_names_every_part_and_alias_with_its_parameters() -> None:
     assert rows["feddrplus"]["sum"] == "dr + fd"
     assert rows["fedavg"]["parameters"] == {}
     assert all(rows[part.name]["summary"] and rows[part.name]["paper"] for part in fedloom_parts())
+
+
+@pytest.mark.parametrize("text", ["moon(projection=true)", "prox(mu=true)", "fd(beta=yes)"])
+def test_true_is_not_a_number(text: str) -> None:
+    """Else `projection=true` would quietly mean a projection onto a single dimension."""
+    with pytest.raises(FedloomError, match="a number is expected, not true or false"):
+        method(text)

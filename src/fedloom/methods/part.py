@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import torch
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from torch import Tensor
 
 from fedloom.errors import FedloomError
@@ -32,10 +32,17 @@ from fedloom.weights import Regions
 if TYPE_CHECKING:
     from fedloom.methods.method import Method
 
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Share = Annotated[float, Field(ge=0, le=1)]
-Count = Annotated[int, Field(ge=1)]
+
+def _number(value: Any) -> Any:
+    if isinstance(value, bool):
+        raise ValueError("a number is expected, not true or false")  # noqa: TRY004 - pydantic wants a ValueError
+    return value
+
+
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False), BeforeValidator(_number)]
+NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False), BeforeValidator(_number)]
+Share = Annotated[float, Field(ge=0, le=1), BeforeValidator(_number)]
+Count = Annotated[int, Field(ge=1), BeforeValidator(_number)]
 
 EXCLUSIVE = {
     "phases": "how the local epochs are arranged",
@@ -238,4 +245,5 @@ def _sentence(error: ValidationError, known: Mapping[str, Any]) -> str:
         return f" has no {key!r}; its hyper-parameters are: {', '.join(known) or 'none'}"
     if first["type"] == "missing":
         return f" needs a value for {key!r}"
-    return f"({key}={first['input']!r}): {first['msg'][0].lower()}{first['msg'][1:]}"
+    said = str(first["msg"]).removeprefix("Value error, ")
+    return f"({key}={first['input']!r}): {said[0].lower()}{said[1:]}"
