@@ -43,6 +43,7 @@ def test_a_folder_holds_what_its_names_say() -> None:
         "final.safetensors",
         "partition.npz",
         "inputs.json",
+        "labels.npz",
         "rounds.jsonl",
         "clients.jsonl",
         "summary.json",

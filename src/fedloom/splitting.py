@@ -57,7 +57,7 @@ class Split:
             place = path if holding.begin == 1 else path.with_stem(f"{path.stem}-{holding.begin}")
             changes = "+".join(str(change) for change in holding.changes)
             try:
-                holding.partition.save(place, None, **told, changes=changes)
+                holding.partition.save(place, **told, changes=changes)
             except OSError as error:
                 raise FedloomError(f"output: {place} cannot be written ({error.strerror})") from None
             written.append(place)

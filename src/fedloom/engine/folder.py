@@ -41,6 +41,7 @@ class RunFolder:
         self.initial = self.path / "initial.safetensors"
         self.final = self.path / "final.safetensors"
         self.partition = self.path / "partition.npz"
+        self.labels = self.path / "labels.npz"  # of partition.npz's training images, for those who have no data
         self.inputs = self.path / "inputs.json"
         self.rounds = self.path / "rounds.jsonl"
         self.clients = self.path / "clients.jsonl"
@@ -137,10 +138,10 @@ def create(experiment: Experiment, path: Path, sites: Sites | None = None) -> Ru
         folder.client_memory.mkdir(parents=True)
         write(folder.recipe_yaml, experiment.recipe.to_yaml())
         for holding in experiment.holdings:
-            labels = (
-                np.concatenate(holding.train_labels()) if sites is None else None
-            )  # at sites they are nobody else's
-            holding.partition.save(folder.stage_partition(holding.begin), labels)
+            holding.partition.save(folder.stage_partition(holding.begin))
+        if sites is None:  # there they are nobody else's
+            held = np.concatenate(experiment.holdings[0].train_labels())
+            np.savez(folder.labels, train_labels=held.astype(np.int32))
         write_json(folder.inputs, Inputs.of(experiment).to_json())
         if sites is not None:
             write(folder.sites, sites.to_json())

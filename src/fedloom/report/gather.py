@@ -75,7 +75,9 @@ class Found:
         """Training images by client (row) and class (column), from the folder alone; None where it does not tell."""
         try:
             with np.load(self.path / "partition.npz", allow_pickle=False) as stored:
-                labels, offsets = stored["train_labels"], stored["train_offsets"]
+                offsets = stored["train_offsets"]
+            with np.load(self.path / "labels.npz", allow_pickle=False) as stored:
+                labels = stored["train_labels"]
             owner = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
             told = read_json(self.path / "inputs.json")
             width = max(len(told.get("class_names", ())), int(labels.max(initial=0)) + 1)

@@ -64,17 +64,14 @@ class Partition:
         offsets = offsets_of(np.array([len(row) for row in rows]))
         return Partition(np.concatenate(rows), offsets, self.test_index, self.test_offsets)
 
-    def save(self, path: str | Path, labels: Index | None = None, **told: str) -> None:
-        """The file appears whole or not at all. `labels`: of the training images, kept as `train_labels` for those who look at
-        the split without the data. `told`: texts to keep beside the arrays, see `notes`."""
+    def save(self, path: str | Path, **told: str) -> None:
+        """The file appears whole or not at all. `told`: texts to keep beside the arrays, see `notes`."""
         path = Path(path)
         draft = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
         try:
             with draft.open("wb") as file:
                 content: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(self)}
                 content |= {name: np.array(text) for name, text in told.items()}
-                if labels is not None:
-                    content["train_labels"] = labels.astype(np.int32)
                 np.savez(file, **content)
                 file.flush()
                 os.fsync(file.fileno())
