@@ -47,6 +47,7 @@ def test_a_run_leaves_every_file_where_its_name_says() -> None:
         "final.safetensors",
         "partition.npz",
         "inputs.json",
+        "labels.npz",
         "rounds.jsonl",
         "clients.jsonl",
         "summary.json",
