@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fedloom.engine.arena import shared
-from fedloom.engine.local import Views
+from fedloom.engine.scope import Views
 from fedloom.engine.setup import Experiment
 
 

@@ -105,11 +105,13 @@ class Federation:
             state, uploads, lambda *asked: self._ask(server, lost, *asked), lambda part: self._survey(server, part)
         )
         if uploads or self._always:
-            before = {name: tensor.clone() for name, tensor in state.tensors().items()}
+            trains = bool(experiment.method.hooked("refine"))
+            before = {name: tensor.clone() for name, tensor in state.tensors().items()} if trains else None
             try:
                 self._combine(server)
             except BaseException:
-                state.load(before, state.round)  # the server's training may be interrupted
+                if before is not None:  # the server's training may be interrupted
+                    state.load(before, state.round)
                 raise
             down, up = down + server.down, up + server.up
             uploads = server.accepted

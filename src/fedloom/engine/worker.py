@@ -15,7 +15,8 @@ from torch import Tensor
 from fedloom.data import Pictures
 from fedloom.engine.arena import scoped
 from fedloom.engine.batches import cut
-from fedloom.engine.local import ClientJob, Views, Which
+from fedloom.engine.local import ClientJob, Which
+from fedloom.engine.scope import Views
 from fedloom.engine.setup import Experiment
 from fedloom.keys import seeded, torch_generator
 from fedloom.methods.part import Part
