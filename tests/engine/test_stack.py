@@ -113,7 +113,7 @@ def test_stacking_is_off_unless_asked_for_and_then_part_of_what_a_recipe_is() ->
 
 @pytest.mark.parametrize("value", [1, 0, "on", 2.5])
 def test_impossible_values_are_refused(value: Any) -> None:
-    with pytest.raises(fl.FedloomError, match="^stack: "):
+    with pytest.raises(fl.FedloomError, match=r"^stack: "):
         recipe({"stack": value})
 
 

@@ -103,7 +103,7 @@ def _same(alone: fl.Run, stacked: fl.Run) -> None:
         _close(one[client], other[client])
     for a, b in zip(alone.rounds, stacked.rounds, strict=True):
         assert (a["cohort"], a["bytes_up"], a["bytes_down"]) == (b["cohort"], b["bytes_up"], b["bytes_down"])
-        assert a["train_loss"] == pytest.approx(b["train_loss"], abs=1e-5)
+        assert a["train_loss"] == pytest.approx(b["train_loss"], rel=1e-5, abs=1e-5)
     assert stacked.recipe.stack != "off"
 
 
