@@ -1,4 +1,4 @@
-"""The same three workloads on fedloom, pfl-research, Flower and a plain PyTorch loop, side by side on this machine.
+"""The same workloads on fedloom, pfl-research, Flower and a plain PyTorch loop, side by side on this machine.
 
     python benchmarks/peers.py --install      # once: a virtual environment for each peer
     python benchmarks/peers.py                # a table, and benchmarks/results/peers.json
@@ -41,16 +41,25 @@ class Workload:
     cohort: int
     samples: int  # of each client
     batch: int
+    epochs: int = 1
+    stack: str = "off"  # what fedloom is told
+    bare: int = 1  # rounds that count as one, where a round is over in milliseconds
 
     @property
     def samples_a_round(self) -> int:
-        return self.cohort * self.samples
+        return self.cohort * self.samples * self.epochs
 
 
 WORKLOADS = {
     "lenet32": Workload("lenet", (32, 32, 3), clients=100, cohort=10, samples=500, batch=50),
     "cnn-small": Workload("cnn", (28, 28, 1), clients=1000, cohort=50, samples=50, batch=10),
     "mobilenet32": Workload("mobilenet", (32, 32, 3), clients=100, cohort=10, samples=500, batch=50),
+    # digits has 1,437 training images: 7 for each of 200 clients
+    "mlp-digits": Workload(
+        "mlp", (8, 8, 1), clients=200, cohort=50, samples=7, batch=10, epochs=5, stack="auto", bare=20
+    ),
+    "vgg11": Workload("vgg11", (32, 32, 3), clients=20, cohort=4, samples=250, batch=50),
+    "resnet18": Workload("resnet18", (32, 32, 3), clients=20, cohort=2, samples=100, batch=50),
 }
 
 
@@ -159,7 +168,8 @@ def run(lane: Lane, load: Workload, rounds: int, envs: Path, timeout: float) -> 
         return
     scratch = tempfile.mkdtemp(prefix="peer-")
     job = {"net": load.net, "data": str(dataset(load, envs / "data")), "clients": load.clients, "cohort": load.cohort}
-    job |= {"batch": load.batch, "rounds": rounds + 1, "precision": contender.precision, "scratch": scratch}
+    job |= {"batch": load.batch, "epochs": load.epochs, "rounds": rounds * load.bare + 1}
+    job |= {"precision": contender.precision, "stack": load.stack, "scratch": scratch}
     launcher: list[str] = []
     if lane.name == "pfl" and lane.config.processes > 1:
         launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={lane.config.processes}"]
@@ -184,9 +194,10 @@ def run(lane: Lane, load: Workload, rounds: int, envs: Path, timeout: float) -> 
             lane.failure = f"exit code {process.returncode}: {' '.join(lines[-1:])[:300]}"
             return
         lane.facts = json.loads(result)
-        timed = lane.facts.pop("seconds")[1:]
+        every = lane.facts.pop("seconds")[1:]
+        timed = [sum(every[i : i + load.bare]) / load.bare for i in range(0, len(every), load.bare)]
         lane.seconds += timed
-        lane.startup.append(wall - sum(timed) - min(timed))  # the warm-up does the work of one round, too
+        lane.startup.append(wall - sum(every) - min(every))  # the warm-up does the work of one round, too
     except subprocess.TimeoutExpired:
         lane.failure = f"no result after {timeout:.0f} s"
     finally:
@@ -226,9 +237,9 @@ def table(load: Workload, lanes: list[Lane]) -> list[str]:
             continue
         middle = median(lane.seconds)
         ratio = f"{middle / median(ours.seconds):.2f}" if ours else "–"
-        spread = f"{min(lane.seconds):.2f}–{max(lane.seconds):.2f}"
+        spread = f"{min(lane.seconds):.3g}–{max(lane.seconds):.3g}"
         lines.append(
-            f"| {lane.name} | {lane.config} | {middle:.2f} | {spread} | {load.samples_a_round / middle:,.0f} "
+            f"| {lane.name} | {lane.config} | {middle:.3g} | {spread} | {load.samples_a_round / middle:,.0f} "
             f"| {median(lane.startup):.1f} s | {ratio} | {lane.facts['accuracy']:.0%} |"
         )
     peer = fastest([lane for lane in lanes if not lane.name.startswith("fedloom")])
@@ -250,7 +261,7 @@ def machine() -> dict[str, Any]:
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--install", action="store_true", help="make the peers' environments, then stop")
-    parser.add_argument("--workloads", nargs="+", choices=WORKLOADS, default=list(WORKLOADS))
+    parser.add_argument("--workloads", nargs="+", choices=WORKLOADS, default=list(WORKLOADS)[:4], help="default: four")
     chosen = [name for name in CONTENDERS if name != "fedloom-bf16"]
     parser.add_argument("--contenders", "--only", nargs="+", choices=CONTENDERS, default=chosen)
     parser.add_argument("--precision", choices=["fp32", "bf16"], default="fp32", help="bf16 adds fedloom in bfloat16")
@@ -278,7 +289,7 @@ def main() -> None:
         lanes = [Lane(name, c) for name in options.contenders for c in configs(name, options.channels_last)]
         for repeat, lane in turns(options.contenders, options.repeats, lanes):
             run(lane, load, options.rounds, options.envs, options.timeout)
-            shown = lane.failure or " ".join(f"{s:.2f}" for s in lane.seconds[-options.rounds :])
+            shown = lane.failure or " ".join(f"{s:.3g}" for s in lane.seconds[-options.rounds :])
             turn = f"{key} {repeat + 1}/{options.repeats} {lane.name} {lane.config}"
             print(f"{turn}: {shown}", file=sys.stderr, flush=True)
         print("\n".join(["", f"## {key}", "", *table(load, lanes)]), flush=True)

@@ -25,11 +25,13 @@ class Job:
     clients: int
     cohort: int
     batch: int
+    epochs: int
     rounds: int  # the first one is a warm-up
     processes: int
     threads: int  # of each process
     channels_last: bool
     precision: str
+    stack: str  # fedloom's
     scratch: str  # a folder that the driver removes
 
     @staticmethod
@@ -65,12 +67,13 @@ class Job:
         return x if self.channels_last else x.contiguous()
 
     def train_client(self, net: nn.Module, which: int) -> None:
-        """One local epoch, for the frameworks that leave the loop to their user."""
+        """The local epochs, for the frameworks that leave the loop to their user."""
         optimizer = torch.optim.SGD(net.parameters(), lr=LR, momentum=MOMENTUM)
-        for x, y in zip(*(part.split(self.batch) for part in self.client(which)), strict=True):
-            optimizer.zero_grad()
-            cross_entropy(net(x), y).backward()
-            optimizer.step()
+        for _ in range(self.epochs):
+            for x, y in zip(*(part.split(self.batch) for part in self.client(which)), strict=True):
+                optimizer.zero_grad()
+                cross_entropy(net(x), y).backward()
+                optimizer.step()
 
     @torch.no_grad()
     def accuracy(self, net: nn.Module) -> float:

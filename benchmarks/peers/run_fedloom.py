@@ -15,7 +15,7 @@ def main() -> None:
         method="fedavg",
         rounds=job.rounds,
         fraction=job.cohort / job.clients,
-        epochs=1,
+        epochs=job.epochs,
         batch=job.batch,
         lr=LR,
         momentum=MOMENTUM,
@@ -23,6 +23,7 @@ def main() -> None:
         bn="batch",
         lanes="auto",
         precision=job.precision,
+        stack=job.stack,
         out=f"{job.scratch}/run",
     )
     seconds = [entry["seconds"] for entry in run.rounds]

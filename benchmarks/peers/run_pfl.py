@@ -63,7 +63,7 @@ def main() -> None:
         train_cohort_size=job.cohort,
         val_cohort_size=None,
     )
-    local = NNTrainHyperParams(local_num_epochs=1, local_learning_rate=LR, local_batch_size=job.batch)
+    local = NNTrainHyperParams(local_num_epochs=job.epochs, local_learning_rate=LR, local_batch_size=job.batch)
     backend = SimulatedBackend(users, users, postprocessors=[WeightByDatapoints()])
     job.train  # noqa: B018  (loading is start-up, not part of a round)
     clock = Clock()

@@ -63,6 +63,7 @@ FLAGS = {
     "augment": "none | flip | crop+flip",
     "precision": "fp32 | bf16",
     "lanes": "auto | how many processes",
+    "stack": "off | auto | how many clients of a tiny net train in one computation",
     "seed": "of everything that is drawn",
     "eval_every": "rounds between tests (0: only after the last)",
     "init": "PATH.safetensors | hf:owner/name[/file]: first weights, where names and shapes match",

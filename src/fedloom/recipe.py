@@ -76,6 +76,7 @@ class Recipe(BaseModel):
     augment: Literal["none", "flip", "crop+flip"] = "none"
     precision: Literal["fp32", "bf16"] = "fp32"
     lanes: Annotated[int, Field(ge=1)] | Literal["auto"] = "auto"
+    stack: Annotated[int, Field(ge=2)] | Literal["auto", "off"] = "off"  # clients that train in one computation
     seed: Annotated[int, Field(ge=0)] = 0
     eval_every: Annotated[int, Field(ge=0)] = 1  # rounds between tests of the global model; 0: only the last round
     init: str | None = None  # PATH.safetensors | hf:owner/name[/file]: first weights; tensors of same name and shape
@@ -119,6 +120,11 @@ class Recipe(BaseModel):
             return value
         raise ValueError("allowed are constant, step, cosine and exp:FACTOR with a factor in (0, 1]")
 
+    @field_validator("stack", mode="before")
+    @classmethod
+    def _stack(cls, value: Any) -> Any:
+        return "off" if value is False else value  # YAML reads a bare `off` as false
+
     @field_validator("name")
     @classmethod
     def _name(cls, value: str | None) -> str | None:
@@ -148,6 +154,7 @@ class Recipe(BaseModel):
         """Identity of all that decides the bits of the result: not where it runs, nor what is measured on the way."""
         aside = {"lanes", "name", "out", "device", "checkpoint_seconds", "memory_mb"}
         aside |= {"eval_every", "eval_clients", "analyze_every", "track", "deploy"}
+        aside |= {"stack"} if self.stack == "off" else set()
         text = json.dumps(self.model_dump(mode="json", exclude=aside), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 

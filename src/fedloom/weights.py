@@ -98,7 +98,9 @@ class Entry:
     channels_last: bool
 
     def view(self, storage: Tensor) -> Tensor:
-        flat = storage.narrow(0, self.offset, self.size)
+        return self.shaped(storage.narrow(0, self.offset, self.size))
+
+    def shaped(self, flat: Tensor) -> Tensor:
         if self.channels_last:
             n, c, h, w = self.shape
             return flat.view(n, h, w, c).permute(0, 3, 1, 2)
@@ -162,6 +164,12 @@ class Layout:
         """The tensors that lie in a vector which begins as the parameters do, as views into it."""
         found = [entry for entry in self.entries.values() if entry.offset + entry.size <= len(vector)]
         return {entry.name: entry.view(vector) for entry in found}
+
+    def views(self, flat: Tensor, begin: int = 0) -> dict[str, Tensor]:
+        """The tensors that lie in a stretch of the storage, by one split: its gradient is one concatenation."""
+        entries = [e for e in self.entries.values() if begin <= e.offset and e.offset + e.size <= begin + len(flat)]
+        pieces = torch.split(flat, [entry.size for entry in entries])
+        return {entry.name: entry.shaped(piece) for entry, piece in zip(entries, pieces, strict=True)}
 
     def tensors(self, storage: Tensor) -> dict[str, Tensor]:
         """Named, contiguous copies, as they are written to files."""

@@ -51,6 +51,8 @@ def check_federated(experiment: Experiment) -> None:
         raise FedloomError(
             f"method: {experiment.method} trains on all clients' images in one place, which nodes have not"
         )
+    if experiment.recipe.stack != "off":
+        raise FedloomError("stack: nodes hold one client each, so there is nothing to stack; set stack to off")
 
 
 def check_sites(given: Recipe) -> None:

@@ -44,6 +44,10 @@ class Packing:
         self.nbytes = offset
         self.payload = sum(item.nbytes for item in self.items)  # without the padding between tensors
 
+    @property
+    def names(self) -> list[str]:
+        return [item.name for item in self.items]
+
     def views(self, row: Tensor) -> dict[str, Tensor]:
         return {item.name: item.view(row) for item in self.items}
 

@@ -53,6 +53,10 @@ KINDS: dict[str, Perform] = {}  # further kinds of jobs, brought by modules that
 def perform(worker: Worker, board: Board, lane: int, order: dict[str, Any]) -> Report:
     """What a lane does with a job."""
     kind, a = order["kind"], order["arguments"]
+    if kind == "stack":
+        from fedloom.engine.stack import Stack  # only where it is used: it brings vmap
+
+        return {"each": Stack(worker, a["clients"], a["round"], [board.views(row) for row in a["rows"]]).run()}
     views = board.views(a.get("row", lane))
     if kind == "train":
         return worker.train(a["client"], a["round"], views)
@@ -241,6 +245,8 @@ def _end_with_main(alive: int) -> None:
 
 def _failure(job: Job, error: dict[str, str]) -> str:
     where = f" for client {job.arguments['client']}" if "client" in job.arguments else ""
+    if "clients" in job.arguments:
+        where = f" for one of the clients {', '.join(map(str, job.arguments['clients']))}"
     return f"{job.kind} failed{where}: {error['said']}\n{error['trace'].rstrip()}"
 
 

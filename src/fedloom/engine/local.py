@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count, islice
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -62,6 +62,7 @@ class ClientJob:
         purpose: str = "local",
         peers: Sequence[PeerRow] = (),
         stage: int = 0,  # the round whose data are meant, where that is not the round of the job
+        stacked: bool = False,  # its weights will not be the worker's
     ) -> None:
         experiment = worker.experiment
         self.worker, self.round, self.purpose = worker, round, purpose
@@ -73,9 +74,10 @@ class ClientJob:
         )  # fine-tuning, round 0, comes after the last one
         self._samples: dict[str, Samples] = {}
         self.generator = torch_generator(self.recipe.seed, purpose, round, "server" if client is None else client)
-        worker.start.copy_(worker.weights.storage)
-        worker.velocity.zero_()
-        worker.weights.train_only(worker.layout.trainable())  # whatever the lane did before
+        if not stacked:
+            worker.start.copy_(worker.weights.storage)
+            worker.velocity.zero_()
+            worker.weights.train_only(worker.layout.trainable())  # whatever the lane did before
         self.w = worker.weights.vector[: worker.layout.exchanged]
         self.start = worker.start[: worker.layout.exchanged]
         self.exchanged_steps = self.losses = 0
@@ -201,31 +203,16 @@ class ClientJob:
             self.losses += 1
 
     def objective(self, batch: LocalBatch) -> Tensor:
-        """Of the method: cross-entropy, or what the one part says that decides it."""
-        chosen = self.worker.objective
-        if chosen is None:
-            return F.cross_entropy(batch.logits, batch.y)
-        before, batch.client = getattr(batch, "client", None), self.scopes[chosen.name]
-        loss = chosen.objective(batch)
-        if before is not None:
-            batch.client = before
-        return loss
+        return objective(self.worker, self.scopes, batch)
 
     def total(self, batch: LocalBatch, drive: Drive | None = None) -> Tensor:
-        """Objective, then penalties in the order of the sum."""
-        worker, which = self.worker, "method" if drive is None else drive.loss
-        if drive is not None and drive.objective is not None and drive.by is not None:
-            batch.client = drive.by
-            return drive.objective(batch)
-        loss = F.cross_entropy(batch.logits, batch.y) if which == "ce" else self.objective(batch)
-        for part in worker.penalties if which == "method" else ():
-            batch.client = self.scopes[part.name]
-            term, share = part.penalty(batch), getattr(part, "mix", None)
-            loss = loss + term if share is None else share * loss + (1 - share) * term
-        if drive is None or drive.penalty is None or drive.by is None:
-            return loss
-        batch.client = drive.by
-        return loss + drive.penalty(batch)
+        return total(self.worker, self.scopes, batch, drive)
+
+    def stand(self, storage: Tensor, start: Tensor) -> None:
+        """From now on the client's weights lie elsewhere, and so do those that it began with."""
+        self.w, self.start = storage[: len(self.w)], start[: len(self.w)]
+        for scope in self.scopes.values():
+            scope.w, scope.start, scope.whole = self.w, self.start, storage
 
     def gradient_of(self, scope: Scope, loss: Loss | None, at: Tensor | None, batch: Batch | None) -> Tensor:
         """The gradient of what is trained, at these weights or at others; then weights and statistics are put back."""
@@ -329,6 +316,35 @@ class ClientJob:
             weights.statistics[: layout.shared_statistics].copy_(sent["statistics"])
             self._taught.add(key)
         return net
+
+
+def objective(worker: Worker, scopes: Mapping[str, Any], batch: Any) -> Tensor:
+    """Of the method: cross-entropy, or what the one part says that decides it."""
+    chosen = worker.objective
+    if chosen is None:
+        return F.cross_entropy(batch.logits, batch.y)
+    before, batch.client = getattr(batch, "client", None), scopes[chosen.name]
+    loss = chosen.objective(batch)
+    if before is not None:
+        batch.client = before
+    return loss
+
+
+def total(worker: Worker, scopes: Mapping[str, Any], batch: Any, drive: Drive | None) -> Tensor:
+    """Objective, then penalties in the order of the sum; of one client, or of one in a stack."""
+    which = "method" if drive is None else drive.loss
+    if drive is not None and drive.objective is not None and drive.by is not None:
+        batch.client = drive.by
+        return drive.objective(batch)
+    loss = F.cross_entropy(batch.logits, batch.y) if which == "ce" else objective(worker, scopes, batch)
+    for part in worker.penalties if which == "method" else ():
+        batch.client = scopes[part.name]
+        term, share = part.penalty(batch), getattr(part, "mix", None)
+        loss = loss + term if share is None else share * loss + (1 - share) * term
+    if drive is None or drive.penalty is None or drive.by is None:
+        return loss
+    batch.client = drive.by
+    return loss + drive.penalty(batch)
 
 
 def _clip(pieces: list[Tensor], largest: float) -> None:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Protocol
 
 from torch import Tensor
@@ -21,6 +22,7 @@ from fedloom.engine.state import State
 from fedloom.engine.worker import Worker
 from fedloom.errors import FedloomError, TooFew
 from fedloom.keys import numpy_generator
+from fedloom.recipe import Recipe
 
 ACCURACIES = ("test_accuracy", "validation_accuracy", "client_accuracy", "personal_accuracy", "evaluation_seconds")
 LINE = frozenset(
@@ -139,27 +141,47 @@ class Federation:
         return {**line, **logged}
 
     def _train(self, cohort: Sequence[int], number: int, lost: dict[int, str]) -> list[Upload]:
-        jobs = []
-        for row, client in enumerate(cohort):
-            samples = len(self.experiment.training(client, number))
-            arguments = {"client": client, "round": number, "row": row}
-            jobs.append(Job("train", arguments, samples, self._remember(client, row)))
+        groups = stacked([len(self.experiment.training(client, number)) for client in cohort], self.experiment.recipe)
+        jobs = [self._job(cohort, rows, number) for rows in groups]
         done = 0
 
-        def tick(_: int) -> None:
+        def tick(i: int) -> None:
             nonlocal done
-            done += 1
+            done += len(groups[i])
             if self.progress:
                 self.progress(done)
 
+        reports: list[Report | None] = [None] * len(cohort)
         with self.interruptible():
-            reports = self.lanes.run(jobs, tick)
+            found = self.lanes.run(jobs, tick)
+            fallen = [[row] for rows, report in zip(groups, found, strict=True) if report is None for row in rows]
+            if (
+                len(fallen) > 1 and self.experiment.recipe.stack != "off"
+            ):  # who killed its lane did so to its stack, too
+                groups += fallen
+                found += self.lanes.run([self._job(cohort, rows, number) for rows in fallen])
+        for rows, report in zip(groups, found, strict=True):
+            for place, row in enumerate(rows):
+                reports[row] = report["each"][place] if report and "each" in report else report
         uploads = []
         for row, (client, report) in enumerate(zip(cohort, reports, strict=True)):
             upload = self._accept(client, row, report, lost)
             if upload:
                 uploads.append(upload)
         return uploads
+
+    def _job(self, cohort: Sequence[int], rows: Sequence[int], number: int) -> Job:
+        """The training of one client, or of some that stand together."""
+        clients, ready = [cohort[row] for row in rows], [self._remember(cohort[row], row) for row in rows]
+        cost = sum(len(self.experiment.training(client, number)) for client in clients)
+        if self.experiment.recipe.stack == "off":
+            return Job("train", {"client": clients[0], "round": number, "row": rows[0]}, cost, ready[0])
+
+        def prepare(lane: int) -> None:
+            for each in ready:
+                each(lane)
+
+        return Job("stack", {"clients": clients, "round": number, "rows": list(rows)}, cost, prepare)
 
     def _remember(self, client: int, row: int) -> Callable[[int], None]:
         def prepare(_: int) -> None:
@@ -333,6 +355,19 @@ class Federation:
             self.board.memory_rows[row].copy_(saved[1])
 
         return prepare
+
+
+def stacked(sizes: Sequence[int], recipe: Recipe) -> list[list[int]]:
+    """Places in the cohort that train together: one each, or stacks of near sizes, as even as they can be.
+
+    Clients with the most samples stand together, so that few wait for others. A function of the cohort alone.
+    """
+    if recipe.stack == "off":
+        return [[place] for place in range(len(sizes))]
+    order = sorted(range(len(sizes)), key=lambda place: -sizes[place])
+    count = -(-len(order) // int(recipe.stack))
+    bounds = [len(order) * i // count for i in range(count + 1)]
+    return [order[begin:end] for begin, end in pairwise(bounds)]
 
 
 def _timed(measure: Callable[[], None]) -> float:

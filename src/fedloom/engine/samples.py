@@ -45,9 +45,18 @@ class Samples:
         return self._counts
 
     def epoch(self, generator: torch.Generator, size: int | None = None) -> Iterator[Cut]:
+        for chosen in self.orders(generator, size):
+            yield self.batch(chosen, generator)
+
+    def epochs(self, generator: torch.Generator, count: int) -> Iterator[Cut]:
+        for _ in range(count):
+            yield from self.epoch(generator)
+
+    def orders(self, generator: torch.Generator, size: int | None = None) -> Iterator[Tensor]:
+        """Which samples the batches of an epoch hold."""
         order = torch.randperm(len(self), generator=generator)
         for stretch in cut(len(self), size or self.batch_size, self.alone):
-            yield self.batch(order[stretch], generator)
+            yield order[stretch]
 
     def draw(self, generator: torch.Generator) -> Cut:
         """One batch of its own."""
@@ -62,12 +71,16 @@ class Samples:
         """These of the samples; augmented by the generator's draws where there is one and the recipe says so."""
         if generator is not None and self.pipeline.augment != "none":
             return self.pipeline(self.x[self.rows[chosen]], generator).to(self.device), self.y[chosen], chosen
-        if self._prepared is None and len(self) * self.x[0].numel() * 4 <= PREPARED_BYTES:
-            floats = self.pipeline(self.x[self.rows], None)
-            self._prepared = floats.permute(0, 2, 3, 1).contiguous().to(self.device)  # N,H,W,C: rows are whole images
-        if self._prepared is None:
+        if self._prepared is None and len(self) * self.x[0].numel() * 4 > PREPARED_BYTES:
             return self.pipeline(self.x[self.rows[chosen]], None).to(self.device), self.y[chosen], chosen
-        return self._prepared[chosen].permute(0, 3, 1, 2), self.y[chosen], chosen
+        return self.prepared()[chosen].permute(0, 3, 1, 2), self.y[chosen], chosen
+
+    def prepared(self) -> Tensor:
+        """All of them as floats, without augmentation; N,H,W,C, so that rows are whole images."""
+        if self._prepared is None:
+            floats = self.pipeline(self.x[self.rows], None)
+            self._prepared = floats.permute(0, 2, 3, 1).contiguous().to(self.device)
+        return self._prepared
 
 
 def held_back(experiment: Experiment) -> Pictures:

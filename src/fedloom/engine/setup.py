@@ -236,7 +236,11 @@ def prepare(
     for part in chosen.hooked("check"):
         with about(f"method: {part.name}"):
             part.check(experiment.plan())
-    return experiment
+    if recipe.stack == "off":
+        return experiment
+    from fedloom.engine.stackable import chosen as chosen_stack  # brings vmap, which takes a while to import
+
+    return replace(experiment, recipe=recipe.changed(stack=chosen_stack(experiment)))
 
 
 def assemble(net: Net, chosen: Method, task: Task, recipe: Recipe) -> tuple[Net, Regions]:

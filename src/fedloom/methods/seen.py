@@ -184,7 +184,7 @@ class Client(Protocol):
     @property
     def epochs(self) -> int: ...  # of a round, as the recipe says
     @property
-    def w(self) -> Tensor: ...  # live: it moves as the client trains
+    def w(self) -> Tensor: ...  # live: it moves as the client trains; without gradient: what pulls at it is a `correct`
     @property
     def start(self) -> Tensor: ...  # as broadcast
     @property
