@@ -14,6 +14,7 @@ def _cache(tmp_path_factory: pytest.TempPathFactory) -> None:
     """One cache for the whole session: images are decoded once."""
     os.environ["FEDLOOM_CACHE"] = str(tmp_path_factory.getbasetemp().parent / "fedloom-cache")
     os.environ.pop("FEDLOOM_DATA", None)
+    os.environ["FEDLOOM_OVERSUBSCRIBE"] = "1"  # promises about lanes are kept on any number of cores
     torch.set_num_threads(1)
 
 

@@ -62,7 +62,7 @@ FLAGS = {
     "weighting": "of clients in the average: samples | uniform",
     "augment": "none | flip | crop+flip",
     "precision": "fp32 | bf16",
-    "lanes": "auto | how many processes",
+    "lanes": "auto (one a core) | how many processes | ray (on a Ray cluster)",
     "stack": "off | auto | how many clients of a tiny net train in one computation",
     "seed": "of everything that is drawn",
     "eval_every": "rounds between tests (0: only after the last)",

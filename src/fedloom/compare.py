@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
+from fedloom.engine import where
 from fedloom.engine.folder import RunFolder
 from fedloom.engine.setup import prepare
 from fedloom.errors import FedloomError, Interrupted
@@ -174,12 +175,18 @@ def plan(
                 cells.append(Cell(row, seed, whole, point))
     _refuse_shared_folders(cells)
     for cell in cells[:: len(numbers)]:
+        where.check(cell.recipe)
         prepare(cell.recipe)
     return _weighed(cells, tuning)
 
 
 def compare_cells(cells: Sequence[Cell], tuning: Tuning | None, watcher: CellWatcher | None = None) -> Comparison:
     """Do what is not done yet, one cell after the other."""
+    with where.session():
+        return _compare(cells, tuning, watcher)
+
+
+def _compare(cells: Sequence[Cell], tuning: Tuning | None, watcher: CellWatcher | None) -> Comparison:
     _refuse_other_recipes(cells)
     results = []
     for number, cell in enumerate(cells):

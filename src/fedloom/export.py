@@ -17,7 +17,7 @@ import logging
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -123,7 +123,8 @@ def _client(
     if not 0 <= client < experiment.partition.clients:
         raise FedloomError(f"client: the run has clients 0 to {experiment.partition.clients - 1} (got {client})")
     check(experiment.layout.regions, part, epochs, lr, loss)
-    with federation(experiment, folder) as fed:
+    alone = replace(experiment, recipe=experiment.recipe.changed(lanes=1))  # all is done in this process
+    with federation(alone, folder) as fed:
         restore_finished(fed, folder)
         fed.board.broadcast(fed.state.served())
         remember(fed, client)(0)

@@ -75,7 +75,7 @@ class Recipe(BaseModel):
     weighting: Literal["samples", "uniform"] = "samples"
     augment: Literal["none", "flip", "crop+flip"] = "none"
     precision: Literal["fp32", "bf16"] = "fp32"
-    lanes: Annotated[int, Field(ge=1)] | Literal["auto"] = "auto"
+    lanes: Annotated[int, Field(ge=1)] | Literal["auto", "ray"] = "auto"  # ray: on a cluster, one for each of its cores
     stack: Annotated[int, Field(ge=2)] | Literal["auto", "off"] = "off"  # clients that train in one computation
     seed: Annotated[int, Field(ge=0)] = 0
     eval_every: Annotated[int, Field(ge=0)] = 1  # rounds between tests of the global model; 0: only the last round

@@ -20,18 +20,15 @@ import torch
 from torch import Tensor
 
 from fedloom import __version__
-from fedloom.engine import checkpoint
-from fedloom.engine.board import Board
+from fedloom.engine import checkpoint, where
 from fedloom.engine.files import append_line, keep_lines, read_lines, read_tensors, write_json, write_tensors
 from fedloom.engine.folder import RunFolder, create, place
-from fedloom.engine.lanes import Lanes, count
 from fedloom.engine.ledger import Ledger
 from fedloom.engine.memory import ClientMemory
 from fedloom.engine.rounds import Federation
 from fedloom.engine.setup import Experiment, one_thread, prepare
 from fedloom.engine.start import told_origin
 from fedloom.engine.state import State
-from fedloom.engine.worker import Worker
 from fedloom.errors import FedloomError, Interrupted, TooFew
 from fedloom.measure.accuracy import by_client, is_personal, pooled, spread
 from fedloom.measure.during import Periodic
@@ -88,13 +85,18 @@ class Run:
 def start(recipe: Recipe, watcher: Watcher | None = None) -> Run:
     """Run a recipe in a new folder."""
     check(recipe.track)
+    where.check(recipe)
     experiment = prepare(recipe)
-    path = place(recipe, recipe.method)
-    name = path.name.lstrip(".") or None  # a hidden folder, or the one we stand in
-    experiment = replace(experiment, recipe=experiment.told().changed(name=name, out=str(path)))
-    if experiment.origin and watcher:
-        watcher.note(told_origin(experiment.origin))
-    return go(experiment, create(experiment, path), watcher or Silent())
+    with where.session():
+        told = where.rehearse(experiment)
+        path = place(recipe, recipe.method)
+        name = path.name.lstrip(".") or None  # a hidden folder, or the one we stand in
+        experiment = replace(experiment, recipe=experiment.told().changed(name=name, out=str(path)))
+        if experiment.origin and watcher:
+            watcher.note(told_origin(experiment.origin))
+        if told and watcher:
+            watcher.note(told)
+        return go(experiment, create(experiment, path), watcher or Silent())
 
 
 def resume(path: str | Path, watcher: Watcher | None = None, lanes: int | str | None = None) -> Run:
@@ -107,23 +109,31 @@ def resume(path: str | Path, watcher: Watcher | None = None, lanes: int | str | 
         raise FedloomError(
             f"{folder.path} runs on nodes; carry it on with: flwr run APP NAME --stream --run-config resume=true"
         )
+    if lanes is not None:
+        where.check(stored.changed(lanes=lanes))
     experiment = folder.experiment()
     if lanes is not None:
         experiment = replace(experiment, recipe=stored.changed(lanes=lanes))
+    experiment, told = where.here(experiment)
+    if told and watcher:
+        watcher.note(told)
     return go(experiment, folder, watcher or Silent())
 
 
 @contextmanager
-def federation(experiment: Experiment, folder: RunFolder, rows: int = 0) -> Iterator[Federation]:
-    """The machinery of a run, not yet at any round. `rows`: room for as many clients at once, where that is more."""
-    lanes = count(experiment.recipe.lanes, experiment.recipe.device)
+def federation(experiment: Experiment, folder: RunFolder, rows: int = 0, spawned: bool = False) -> Iterator[Federation]:
+    """The machinery of a run, not yet at any round. `rows`: room for as many clients at once, where that is more.
+    `spawned`: lanes as accelerators need them, fresh processes in place of forked ones."""
+    experiment, _ = where.here(experiment)
+    sited = folder.sites.exists()
     with one_thread():
-        board = Board(experiment, max(experiment.recipe.cohort_size, lanes, rows))
         budget = experiment.recipe.memory_mb * 1e6
-        kind = Ledger if folder.sites.exists() else ClientMemory
+        kind = Ledger if sited else ClientMemory
         memory = kind(experiment.messages.memory, experiment.messages.memory_row, folder.client_memory, budget)
-        with Lanes(Worker(experiment), board, lanes) as running:
-            yield Federation(experiment, State(experiment), memory, board, running)
+        if sited and experiment.recipe.lanes == "ray":  # what stands for the sites' images is here alone
+            experiment = replace(experiment, recipe=experiment.recipe.changed(lanes="auto"))
+        with where.running(experiment, max(experiment.recipe.cohort_size, rows), spawned) as (board, lanes):
+            yield Federation(experiment, State(experiment), memory, board, lanes)
 
 
 Machinery = Callable[[Experiment, RunFolder], AbstractContextManager[Federation]]

@@ -18,6 +18,8 @@ from fedloom.engine.setup import Experiment
 
 class Board:
     def __init__(self, experiment: Experiment, rows: int) -> None:
+        self.rows = rows
+        self.broadcasts = 0  # how often something else was broadcast
         self.down_row = shared(experiment.messages.down.nbytes)
         self.down = {**experiment.messages.down.views(self.down_row), "round": shared(8).view(torch.int64)[0]}
         self._up, self._memory = experiment.messages.up, experiment.messages.memory
@@ -54,5 +56,6 @@ class Board:
         return self._memory.views(self.before_rows[lane])
 
     def broadcast(self, tensors: Mapping[str, Tensor]) -> None:
+        self.broadcasts += 1
         for name, view in self.down.items():
             view.copy_(tensors[name])

@@ -136,7 +136,7 @@ class Lanes:
                             waiting.appendleft(i)
                             continue
                     elif "error" in report:
-                        raise FedloomError(_failure(jobs[i], report["error"]))
+                        raise FedloomError(failure(jobs[i], report["error"]))
                     reports[i] = report
                     if done:
                         done(i)
@@ -209,7 +209,7 @@ def _live(worker: Worker, board: Board, lane: int, pipe: Connection, alive: tupl
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the main process decides
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     os.close(alive[1])
-    threading.Thread(target=_end_with_main, args=(alive[0],), daemon=True).start()
+    threading.Thread(target=end_with_main, args=(alive[0],), daemon=True).start()
     keep_freed_memory()
     torch.set_num_threads(1)
     while True:
@@ -238,21 +238,48 @@ def keep_freed_memory() -> None:
         mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
 
 
-def _end_with_main(alive: int) -> None:
+def end_with_main(alive: int) -> None:
     os.read(alive, 1)  # nothing is ever written: this returns when the last writer, the main process, is gone
     os._exit(0)
 
 
-def _failure(job: Job, error: dict[str, str]) -> str:
+def failure(job: Job, error: dict[str, str]) -> str:
     where = f" for client {job.arguments['client']}" if "client" in job.arguments else ""
     if "clients" in job.arguments:
         where = f" for one of the clients {', '.join(map(str, job.arguments['clients']))}"
     return f"{job.kind} failed{where}: {error['said']}\n{error['trace'].rstrip()}"
 
 
+def cores() -> int:
+    """Those that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def devices(device: str) -> list[str]:
+    """What a recipe's device means here: `cuda` is every one that can be seen, anything else is itself."""
+    if device == "cuda" and torch.cuda.device_count() > 1:
+        return [f"cuda:{number}" for number in range(torch.cuda.device_count())]
+    return [device]
+
+
+def check(lanes: int | str, device: str) -> None:
+    """Refuse more lanes than cores: they only get in each other's way."""
+    if device == "cpu" and isinstance(lanes, int) and lanes > cores() and not _oversubscribed():
+        raise FedloomError(
+            f"lanes: must be at most {cores()}, the cores of this machine (got {lanes}): a lane is a process that keeps one "
+            f"core busy, so more of them are only slower; auto takes all cores, and FEDLOOM_OVERSUBSCRIBE=1 in the "
+            f"environment lifts this limit"
+        )
+
+
 def count(lanes: int | str, device: str) -> int:
-    """How many lanes a recipe means on this machine."""
+    """How many lanes a recipe means on this machine: one written elsewhere may want more than there is room for."""
     if device != "cpu":
-        return 1
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return cores if lanes == "auto" else int(lanes)
+        return len(devices(device)) if isinstance(lanes, str) else lanes
+    if isinstance(lanes, str):
+        return cores()
+    return lanes if _oversubscribed() else min(lanes, cores())
+
+
+def _oversubscribed() -> bool:
+    return os.environ.get("FEDLOOM_OVERSUBSCRIBE", "") not in ("", "0")

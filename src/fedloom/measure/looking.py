@@ -20,6 +20,7 @@ from torch import Tensor
 from fedloom.engine.batches import cut
 from fedloom.engine.board import Board
 from fedloom.engine.lanes import KINDS, Job, Report
+from fedloom.engine.regions import TOUCHES, Touched
 from fedloom.engine.rounds import Federation
 from fedloom.engine.server import Upload
 from fedloom.engine.setup import Experiment
@@ -117,6 +118,14 @@ def _look(worker: Worker, board: Board, lane: int, a: dict[str, Any]) -> Report:
 
 
 KINDS["look"] = _look
+
+
+def _touches(a: Mapping[str, Any], rows: Sequence[int], lane: int) -> Touched:
+    own = [("up", a["row"]), ("memory", a["row"])] if "row" in a else []
+    return Touched([*own, ("before", lane)])
+
+
+TOUCHES["look"] = _touches
 
 
 def _told(said: Said, y: Tensor, classes: int, start: Said | None = None) -> dict[str, Any]:
