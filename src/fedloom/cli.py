@@ -63,6 +63,7 @@ FLAGS = {
     "augment": "none | flip | crop+flip",
     "precision": "fp32 | bf16",
     "lanes": "auto (one a core) | how many processes | ray (on a Ray cluster)",
+    "device": "cpu | cuda (all that can be seen) | cuda:N",
     "stack": "off | auto | how many clients of a tiny net train in one computation",
     "seed": "of everything that is drawn",
     "eval_every": "rounds between tests (0: only after the last)",

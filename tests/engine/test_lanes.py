@@ -13,6 +13,7 @@ from folders import Notes, check_whole, holder
 import fedloom as fl
 from fedloom.engine.folder import RunFolder
 from fedloom.engine.lanes import Job, count
+from fedloom.errors import Interrupted
 from fedloom.run import federation
 
 FIELDS = {"clients": 5, "fraction": 1.0, "rounds": 2, "lanes": 2, "eval_every": 0}  # one client holds a class
@@ -107,7 +108,12 @@ def test_a_job_that_no_lane_knows_is_an_error_and_lanes_are_closed() -> None:
 def test_as_many_lanes_as_cores_unless_a_number_is_given() -> None:
     assert count("auto", "cpu") == len(os.sched_getaffinity(0))
     assert count(3, "cpu") == 3
-    assert count(3, "cuda:0") == 1
+    assert count(3, "cuda:0") == 3
+
+
+def test_one_lane_for_each_accelerator_unless_a_number_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 4)
+    assert (count("auto", "cuda"), count("auto", "cuda:2"), count(8, "cuda")) == (4, 1, 8)
 
 
 def test_a_failing_watcher_ends_the_run_and_its_lanes() -> None:
@@ -118,3 +124,38 @@ def test_a_failing_watcher_ends_the_run_and_its_lanes() -> None:
     with pytest.raises(RuntimeError, match="no more paper"):
         fl.run(FIELDS, watcher=Fails())
     assert not multiprocessing.active_children()
+
+
+@pytest.mark.parametrize("start", [fl.run, lambda **fields: fl.compare("fedavg", **fields)], ids=["run", "compare"])
+def test_more_lanes_than_cores_are_refused_with_advice_and_nothing_is_written(
+    start: Callable[..., object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("FEDLOOM_OVERSUBSCRIBE")
+    cores = len(os.sched_getaffinity(0))
+    with pytest.raises(fl.FedloomError) as caught:
+        start(clients=5, rounds=1, lanes=cores + 1)
+    for said in ("lanes: ", f"at most {cores}", f"got {cores + 1}", "auto", "FEDLOOM_OVERSUBSCRIBE=1"):
+        assert said in str(caught.value)
+    assert not Path("runs").exists()
+
+
+def test_a_resumed_run_takes_the_lanes_that_this_machine_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    cores = len(os.sched_getaffinity(0))
+
+    class Stops(Notes):
+        def client(self, done: int) -> None:
+            if self.rounds:
+                raise KeyboardInterrupt
+
+    fields = {**FIELDS, "lanes": cores + 3, "checkpoint_seconds": 0}
+    with pytest.raises(Interrupted):
+        fl.run(fields, name="moved", watcher=Stops())
+    monkeypatch.delenv("FEDLOOM_OVERSUBSCRIBE")
+    with pytest.raises(fl.FedloomError, match=f"lanes: must be at most {cores}"):
+        fl.run(resume="runs/moved", lanes=cores + 1)  # this was asked for here
+    notes = Notes()
+    run = fl.run(resume="runs/moved", watcher=notes)
+    told = f"the recipe wants {cores + 3} lanes, and this machine has {cores} cores: going on with {cores}"
+    assert (notes.begun, notes.said) == ([1], [told])
+    assert run.summary["lanes"] == cores
+    assert run.summary["digest"] == fl.run(FIELDS, lanes=1).summary["digest"]

@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import socket
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -23,7 +24,13 @@ from fedloom.engine.lanes import cores
 from fedloom.engine.regions import Bytes
 from fedloom.errors import FedloomError
 
-QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}  # no telemetry, no advice
+# Unless they are set already: no telemetry, no advice, and not a quarter of an hour of trying where nobody answers.
+SETTINGS = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_NUM_REDIS_GET_RETRIES": "2",
+}
+PATIENCE = 10.0  # seconds until somebody answers at RAY_ADDRESS
 NEEDED = 'lanes: ray needs Ray on every machine; install it with: pip install "fedloom[ray]"'
 
 
@@ -31,8 +38,9 @@ class Cluster:
     """A connection to Ray, with the actors that wait for more work."""
 
     def __init__(self) -> None:
+        for name, value in SETTINGS.items():  # some are read when Ray is imported
+            os.environ.setdefault(name, value)
         ray = self.ray = _ray()
-        os.environ.update({name: os.environ.get(name, value) for name, value in QUIET.items()})
         self._ours = not ray.is_initialized()
         if self._ours:
             self._connect()
@@ -40,6 +48,8 @@ class Cluster:
 
     def _connect(self) -> None:
         quiet = {"logging_level": logging.ERROR, "log_to_driver": False, "configure_logging": False}
+        _knock(os.environ.get("RAY_ADDRESS", ""))
+        logging.getLogger("ray").setLevel(logging.ERROR)
         main = threading.current_thread() is threading.main_thread()
         before = signal.getsignal(signal.SIGTERM)
         try:
@@ -50,7 +60,7 @@ class Cluster:
                     raise
                 alone = {"num_cpus": cores(), "include_dashboard": False, "_node_ip_address": "127.0.0.1"}
                 self.ray.init(address="local", **alone, **quiet)
-        except (ConnectionError, RuntimeError, ValueError) as error:
+        except (ConnectionError, RuntimeError, ValueError, self.ray.exceptions.RayError) as error:
             place = os.environ.get("RAY_ADDRESS", "this machine")
             said = str(error).strip().splitlines()[0]
             raise FedloomError(f"lanes: Ray cannot be reached at {place}: {said}") from None
@@ -102,6 +112,20 @@ def kept() -> Iterator[None]:
         if not _keepers and _cluster is not None:
             left, _cluster = _cluster, None
             left.leave()
+
+
+def _knock(address: str) -> None:
+    """Whether anybody listens at HOST:PORT; Ray itself would try for minutes."""
+    host, _, port = address.rpartition(":")
+    if not host or "/" in host or not port.isdecimal():
+        return
+    try:
+        socket.create_connection((host, int(port)), PATIENCE).close()
+    except OSError as error:
+        raise FedloomError(
+            f"lanes: Ray cannot be reached at {address} ({error.strerror or error}); set RAY_ADDRESS to the cluster's head, "
+            f"or unset it to use this machine"
+        ) from None
 
 
 def installed() -> bool:

@@ -69,6 +69,7 @@ def _anything(a: Mapping[str, Any], rows: Sequence[int], lane: int) -> Touched:
 # Kinds of jobs that modules outside the engine bring (lanes.KINDS) may be described here by them.
 TOUCHES: dict[str, Touches] = {
     "train": _train,
+    "stack": _train,  # some clients at once
     "act": _act,
     "refine": _refine,
     "tell": _tell,

@@ -55,9 +55,9 @@ def check(recipe: Recipe) -> None:
 def rehearse(experiment: Experiment) -> str | None:
     """Refuse what other machines would refuse, before anything is written; what is to be said about them."""
     recipe = experiment.recipe
+    if recipe.lanes == "ray" or (recipe.device != "cpu" and lanes.count(recipe.lanes, recipe.device) > 1):
+        refuse_uncarried(experiment)
     if recipe.lanes != "ray":
-        if recipe.device != "cpu" and lanes.count(recipe.lanes, recipe.device) > 1:
-            refuse_uncarried(experiment)
         return None
     with ray_lanes.cluster() as cluster, running(experiment, 1) as (_, runner):
         return f"{runner.count} lanes on Ray, nodes: {cluster.nodes()}"
