@@ -159,3 +159,25 @@ def test_a_resumed_run_takes_the_lanes_that_this_machine_has(monkeypatch: pytest
     assert (notes.begun, notes.said) == ([1], [told])
     assert run.summary["lanes"] == cores
     assert run.summary["digest"] == fl.run(FIELDS, lanes=1).summary["digest"]
+
+
+def test_without_ray_its_lanes_are_refused_but_a_run_that_had_them_is_carried_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Stops(Notes):
+        def client(self, done: int) -> None:
+            if self.rounds:
+                raise KeyboardInterrupt
+
+    monkeypatch.setattr("fedloom.engine.ray_lanes.installed", lambda: False)
+    with pytest.raises(fl.FedloomError, match=r'lanes: ray needs Ray on every machine; .*pip install "fedloom\[ray\]"'):
+        fl.run(FIELDS, lanes="ray")
+    assert not Path("runs").exists()
+    with pytest.raises(Interrupted):
+        fl.run(FIELDS, name="moved", watcher=Stops(), checkpoint_seconds=0)
+    recipe = Path("runs/moved/recipe.yaml")
+    recipe.write_text(recipe.read_text().replace("lanes: 2", "lanes: ray"))
+    notes = Notes()
+    run = fl.run(resume="runs/moved", watcher=notes)
+    assert len(notes.said) == 1 and notes.said[0].startswith("Ray is not installed here: going on with")
+    assert run.summary["digest"] == fl.run(FIELDS).summary["digest"]

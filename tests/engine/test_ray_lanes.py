@@ -83,7 +83,7 @@ def test_actors_on_two_nodes_give_the_bits_of_local_lanes(fields: dict[str, Any]
     notes = Notes()
     run = fl.run({**FIELDS, **fields}, lanes="ray", name="ray", watcher=notes)
     like = fl.run({**FIELDS, **fields}, lanes=2, name="local")
-    assert notes.said == ["2 lanes on Ray, nodes: 2"]
+    assert notes.said == ["lanes on Ray: 2; nodes: 2"]
     assert (run.recipe.lanes, run.summary["lanes"], run.summary["lanes_replaced"]) == ("ray", 2, 0)
     check_whole(run, like)
     assert {path.name for path in run.path.rglob("*")} == {path.name for path in like.path.rglob("*")}

@@ -34,7 +34,8 @@ def running(experiment: Experiment, rows: int, spawned: bool = False) -> Iterato
             count = cluster.lanes(recipe.device)
             board = Board(experiment, max(rows, count))
             actors = ray_lanes.Actors(cluster, recipe.device)
-            yield board, stack.enter_context(RemoteLanes(Worker(experiment), board, actors, count, [recipe.device]))
+            place = recipe.device.partition(":")[0]  # Ray shows each actor its own accelerator and no other
+            yield board, stack.enter_context(RemoteLanes(Worker(experiment), board, actors, count, [place]))
             return
         count = lanes.count(recipe.lanes, recipe.device)
         board, worker = Board(experiment, max(rows, count)), Worker(experiment)
@@ -60,7 +61,7 @@ def rehearse(experiment: Experiment) -> str | None:
     if recipe.lanes != "ray":
         return None
     with ray_lanes.cluster() as cluster, running(experiment, 1) as (_, runner):
-        return f"{runner.count} lanes on Ray, nodes: {cluster.nodes()}"
+        return f"lanes on Ray: {runner.count}; nodes: {cluster.nodes()}"
 
 
 def session() -> AbstractContextManager[None]:
