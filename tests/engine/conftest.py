@@ -14,6 +14,7 @@ import processes
 import pytest
 
 import fedloom as fl
+from fedloom.methods.method import _PARTS
 
 Straight = Callable[..., fl.Run]
 
@@ -45,3 +46,12 @@ def _end_children() -> Iterator[None]:
 def odd_parts() -> Iterator[oddities.Seen]:
     with oddities.odd_parts() as seen:
         yield seen
+
+
+@pytest.fixture
+def forget_parts() -> Iterator[None]:
+    """Parts that the test defines or imports are known during the test only."""
+    before = dict(_PARTS)
+    yield
+    _PARTS.clear()
+    _PARTS.update(before)

@@ -21,6 +21,7 @@ from fedloom.engine import where
 
 pytestmark = [
     pytest.mark.ray,
+    pytest.mark.usefixtures("forget_parts"),
     pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed"),
 ]
 FIELDS: dict[str, Any] = {"clients": 5, "fraction": 1.0, "rounds": 2, "eval_every": 0}
@@ -75,8 +76,9 @@ def _cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         {"method": "fnr", "data": HELD, "analyze_every": 2},
         {"method": "fedrep(head_epochs=1)"},
         {"method": "sphere"},
+        {"method": "scaffold", "stack": 2},
     ],
-    ids=["fedavg", "scaffold-feddf", "fnr", "fedrep", "sphere"],
+    ids=["fedavg", "scaffold-feddf", "fnr", "fedrep", "sphere", "stack"],
 )
 def test_actors_on_two_nodes_give_the_bits_of_local_lanes(fields: dict[str, Any]) -> None:
     Path("net.py").write_text(NET)

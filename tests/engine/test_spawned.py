@@ -22,6 +22,7 @@ from fedloom.engine.spawned import Processes
 from fedloom.recipe import recipe
 from fedloom.run import Silent, federation, go
 
+pytestmark = pytest.mark.usefixtures("forget_parts")
 FIELDS: dict[str, Any] = {"clients": 5, "fraction": 1.0, "rounds": 2, "lanes": 2, "eval_every": 0}
 DIES = """
 import os, signal
