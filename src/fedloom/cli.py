@@ -29,7 +29,7 @@ from fedloom.report.grid import sheets
 from fedloom.report.progress import Bar
 from fedloom.report.sheet import rich_table
 from fedloom.report.split_view import split_view
-from fedloom.report.table import domain_table, listing, size, summary_table
+from fedloom.report.table import domain_table, listing, size, summary_table, time_line
 from fedloom.report.watch import HOST, serve
 
 app = typer.Typer(
@@ -154,6 +154,8 @@ def run(
         out.print(summary_table(done.summary))
         if table := domain_table(done.summary):
             out.print(table)
+        if "seconds_by" in done.summary:  # a run that an older version finished has none
+            out.print(time_line(done.summary), highlight=False, soft_wrap=True)
         out.print(f"run folder: {done.path}", highlight=False, soft_wrap=True)
 
 

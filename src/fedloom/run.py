@@ -21,6 +21,7 @@ from torch import Tensor
 
 from fedloom import __version__
 from fedloom.engine import checkpoint, where
+from fedloom.engine.clock import seconds_by
 from fedloom.engine.files import append_line, keep_lines, read_lines, read_tensors, write_json, write_tensors
 from fedloom.engine.folder import RunFolder, create, place
 from fedloom.engine.ledger import Ledger
@@ -156,26 +157,34 @@ def go(experiment: Experiment, folder: RunFolder, watcher: Watcher, machinery: M
         watcher.begin(experiment, folder.path, state.round)
         fed.progress, fed.interruptible = watcher.client, interrupts.now
         saved, saved_round = time.monotonic(), state.round
+        writing = 0.0  # seconds of checkpoints that no line tells yet
         tracker = stack.enter_context(tracking(recipe, folder.path, state.round, watcher.note))
         try:
             while state.round < recipe.rounds:
                 line = fed.round()
                 analysis.write()
                 line.update(_evaluate(fed, folder))
+                if writing:
+                    line["phase_seconds"]["checkpoint"], writing = round(writing, 6), 0.0
                 append_line(folder.rounds, line)
                 watcher.round(line)
                 tracker.round(line)
                 if time.monotonic() - saved >= recipe.checkpoint_seconds or state.round == recipe.rounds:
+                    began = time.perf_counter()
                     checkpoint.save(folder.checkpoints, state, fed.memory, identity)
+                    writing += time.perf_counter() - began
                     saved, saved_round = time.monotonic(), state.round
         except (KeyboardInterrupt, TooFew) as stop:
             if state.round > saved_round:
+                began = time.perf_counter()
                 checkpoint.save(folder.checkpoints, state, fed.memory, identity)
+                _told_late(folder, writing + time.perf_counter() - began)
             if isinstance(stop, TooFew):
                 raise
             raise Interrupted(
                 f"stopped after round {state.round} of {recipe.rounds}; carry on with: fedloom run --resume {folder.path}"
             ) from None
+        _told_late(folder, writing)
         _finish(fed, folder)
         tracker.close(Run(folder.path).summary)
     return Run(folder.path)
@@ -190,6 +199,16 @@ def _logged(folder: RunFolder) -> tuple[list[dict[str, Any]], dict[int, dict[str
             break
         rounds.append(line)
     return rounds, clients
+
+
+def _told_late(folder: RunFolder, writing: float) -> None:
+    """A checkpoint is told in the line of the round after it; where none follows, the last line gets it. So the summary
+    is made of the lines alone, whenever it is made."""
+    lines = read_lines(folder.rounds)
+    if writing and lines:
+        spent = lines[-1].setdefault("phase_seconds", {})
+        spent["checkpoint"] = round(spent.get("checkpoint", 0.0) + writing, 6)
+        keep_lines(folder.rounds, lines)
 
 
 def _evaluate(fed: Federation, folder: RunFolder) -> dict[str, Any]:
@@ -237,6 +256,7 @@ def _finish(fed: Federation, folder: RunFolder) -> None:
         "lost": sum(line["lost"] for line in lines),
         "seconds": round(sum(line["seconds"] for line in lines), 3),
         "evaluation_seconds": round(sum(line.get("evaluation_seconds", 0) for line in lines), 3),
+        "seconds_by": seconds_by(lines),
         "bytes_down": sum(line["bytes_down"] for line in lines),
         "bytes_up": sum(line["bytes_up"] for line in lines),
         "lanes": fed.lanes.count,

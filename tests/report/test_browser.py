@@ -201,6 +201,16 @@ def test_figures_of_the_analysis_hold_its_numbers(shown: Opened) -> None:
     assert shown.table("cost-table")[1][-2:] == ["0.125", "0.250"]
 
 
+def test_where_the_seconds_went_stands_under_the_cost(shown: Opened) -> None:
+    title, *rows = shown.table("spent-table")
+    assert title[2:] == ["compute", "data", "communication", "aggregation", "evaluation", "checkpoint", "other"]
+    told = [summary["seconds_by"] for summary in summaries(shown.root, folder(shown.root, "fedper"))]
+    whole = sum(sum(one.values()) for one in told)
+    assert [float(cell) for cell in rows[1][2:]] == pytest.approx(
+        [100 * sum(one[name] for one in told) / whole for name in title[2:]], abs=0.051
+    )
+
+
 def test_series_can_be_hidden_and_shown_again(shown: Opened) -> None:
     chip = shown.page.locator(".chip", has_text="fedper")
     chip.click()

@@ -163,7 +163,7 @@ def _machinery(grid: Grid, watcher: Lines) -> Callable[[Experiment, RunFolder], 
                 post = Post(grid, recipe.digest())
                 nodes = Nodes(post, experiment, board, ledger, local, card, watcher.note)
                 nodes.assemble(range(recipe.clients), max(recipe.deploy.min_cohort, 1))
-                fed = Federation(experiment, State(experiment), ledger, board, nodes)
+                fed = Federation(experiment, State(experiment), ledger, board, nodes, together=recipe.clients)
                 yield fed
                 if fed.state.round == recipe.rounds:
                     nodes.hand_out(fed.state.served())

@@ -27,6 +27,7 @@ from typing import Any
 import torch
 
 from fedloom.engine.board import Board
+from fedloom.engine.clock import JobClock
 from fedloom.engine.samples import held_back
 from fedloom.engine.worker import Worker
 from fedloom.errors import FedloomError
@@ -56,7 +57,10 @@ def perform(worker: Worker, board: Board, lane: int, order: dict[str, Any]) -> R
     if kind == "stack":
         from fedloom.engine.stack import Stack  # only where it is used: it brings vmap
 
-        return {"each": Stack(worker, a["clients"], a["round"], [board.views(row) for row in a["rows"]]).run()}
+        clock = JobClock()
+        each = Stack(worker, a["clients"], a["round"], [board.views(row) for row in a["rows"]]).run()
+        clock.worked()
+        return {"each": each, **clock.report()}
     views = board.views(a.get("row", lane))
     if kind == "train":
         return worker.train(a["client"], a["round"], views)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count, islice
+from time import perf_counter
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
@@ -14,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedloom.data import Pictures
+from fedloom.engine.clock import Preparing
 from fedloom.engine.descent import Patience, adam
 from fedloom.engine.samples import Samples, held_back
 from fedloom.engine.scope import LocalBatch, Loss, PeerRow, Scope, Views
@@ -264,7 +266,7 @@ class ClientJob:
         if isinstance(data, Tensor):
             return Samples(experiment, self.holding.by_image(data.numpy()), self.worker.device, alone)
         if data not in self._samples:
-            pipeline = None
+            began, pipeline = perf_counter(), None
             if data == "own":
                 if self.client is None:
                     raise FedloomError("method: the server has no images of its own; name others")
@@ -282,6 +284,7 @@ class ClientJob:
                 if not len(pictures):
                     raise FedloomError("method: it works on public images; set data.public above 0")
             self._samples[data] = Samples(experiment, pictures, self.worker.device, alone, pipeline)
+            Preparing.since(began)
         return self._samples[data]
 
     def draw(self) -> LocalBatch:

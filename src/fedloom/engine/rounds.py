@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Protocol
 
@@ -14,6 +14,7 @@ from torch import Tensor
 
 from fedloom.engine.arena import scoped
 from fedloom.engine.board import Board
+from fedloom.engine.clock import ASIDE, RoundClock
 from fedloom.engine.lanes import Job, Report
 from fedloom.engine.memory import ClientMemory
 from fedloom.engine.server import RoundServer, Upload, flaw, weighted_sum
@@ -25,8 +26,9 @@ from fedloom.keys import numpy_generator
 from fedloom.recipe import Recipe
 
 ACCURACIES = ("test_accuracy", "validation_accuracy", "client_accuracy", "personal_accuracy", "evaluation_seconds")
+SECONDS = ("seconds", "phase_seconds")
 LINE = frozenset(
-    ("round", "cohort", "lr", "train_loss", "seconds", "bytes_down", "bytes_up", "lost", "lost_clients", *ACCURACIES)
+    ("round", "cohort", "lr", "train_loss", *SECONDS, "bytes_down", "bytes_up", "lost", "lost_clients", *ACCURACIES)
 )
 Progress = Callable[[int], None]  # called with the number of clients done in this round
 
@@ -70,6 +72,8 @@ class Federation:
     interruptible: Callable[[], AbstractContextManager[None]] = nullcontext
     observer: Observer | None = None
     tested: list[Report | None] | None = None  # what clients said of the served model, where they test it
+    together: int | None = None  # so many clients work at the same time; None: one a lane
+    clock: RoundClock = field(default_factory=RoundClock)
 
     def cohort(self, round: int) -> list[int]:
         """The clients of a round: a function of seed and round alone."""
@@ -88,12 +92,13 @@ class Federation:
 
     def round(self, cohort: list[int] | None = None) -> dict[str, Any]:
         """One round; returns its line of rounds.jsonl. The state moves only when all clients are done."""
-        began = time.perf_counter()
+        clock = self.clock = RoundClock()
         experiment, state = self.experiment, self.state
         number = state.round + 1
         cohort = self.cohort(number) if cohort is None else cohort
-        sent = state.broadcast()
-        self.board.broadcast(sent)
+        with clock.phase("communication"):
+            sent = state.broadcast()
+            self.board.broadcast(sent)
         observer = self.observer if self.observer is not None and self.observer.due(number) else None
         if observer is not None:
             sent = {name: tensor.clone() for name, tensor in sent.items()}
@@ -102,7 +107,8 @@ class Federation:
         self._enough(uploads, cohort, lost)
         down, up = len(cohort) * experiment.messages.download, len(cohort) * experiment.messages.up.payload
         if observer is not None:
-            began += _timed(lambda: observer.trained(self, sent, uploads))
+            with clock.phase(ASIDE):
+                observer.trained(self, sent, uploads)
         server = RoundServer(
             state, uploads, lambda *asked: self._ask(server, lost, *asked), lambda part: self._survey(server, part)
         )
@@ -110,7 +116,8 @@ class Federation:
             trains = bool(experiment.method.hooked("refine"))
             before = {name: tensor.clone() for name, tensor in state.tensors().items()} if trains else None
             try:
-                self._combine(server)
+                with clock.phase("aggregation"):
+                    self._combine(server)
             except BaseException:
                 if before is not None:  # the server's training may be interrupted
                     state.load(before, state.round)
@@ -119,19 +126,22 @@ class Federation:
             uploads = server.accepted
         logged = self._log(server)
         if observer is not None:
-            began += _timed(lambda: observer.combined(self, sent, uploads))
-        for upload in uploads:
-            self.memory.put(upload.client, self.board.memory_rows[upload.row], number)
+            with clock.phase(ASIDE):
+                observer.combined(self, sent, uploads)
+        with clock.phase("communication"):
+            for upload in uploads:
+                self.memory.put(upload.client, self.board.memory_rows[upload.row], number)
         if experiment.pooled:  # where all data lie in one place, nothing travels
             down = up = 0
         state.round = number
-        seconds = time.perf_counter() - began
+        phases = clock.read()
         line: dict[str, Any] = {
             "round": number,
             "cohort": cohort,
             "lr": experiment.recipe.rate(number),
             "train_loss": _mean_loss(uploads),
-            "seconds": round(seconds, 6),
+            "seconds": round(sum(phases.values()), 6),
+            "phase_seconds": {name: round(value, 6) for name, value in phases.items()},
             "bytes_down": down,
             "bytes_up": up,
             "lost": len(lost),
@@ -139,6 +149,15 @@ class Federation:
         if lost:
             line["lost_clients"] = {str(client): reason for client, reason in lost.items()}
         return {**line, **logged}
+
+    def _work(self, jobs: Sequence[Job], done: Callable[[int], None] | None = None) -> list[Report | None]:
+        """Let lanes do these, and note what of the time was work."""
+        with self.clock.phase("communication"):
+            began = time.perf_counter()
+            reports = self.lanes.run(jobs, done)
+            lanes = min(self.together or self.lanes.count, len(jobs))
+            self.clock.worked(reports, time.perf_counter() - began, max(lanes, 1))
+        return reports
 
     def _train(self, cohort: Sequence[int], number: int, lost: dict[int, str]) -> list[Upload]:
         groups = stacked([len(self.experiment.training(client, number)) for client in cohort], self.experiment.recipe)
@@ -153,21 +172,22 @@ class Federation:
 
         reports: list[Report | None] = [None] * len(cohort)
         with self.interruptible():
-            found = self.lanes.run(jobs, tick)
+            found = self._work(jobs, tick)
             fallen = [[row] for rows, report in zip(groups, found, strict=True) if report is None for row in rows]
             if (
                 len(fallen) > 1 and self.experiment.recipe.stack != "off"
             ):  # who killed its lane did so to its stack, too
                 groups += fallen
-                found += self.lanes.run([self._job(cohort, rows, number) for rows in fallen])
+                found += self._work([self._job(cohort, rows, number) for rows in fallen])
         for rows, report in zip(groups, found, strict=True):
             for place, row in enumerate(rows):
                 reports[row] = report["each"][place] if report and "each" in report else report
         uploads = []
-        for row, (client, report) in enumerate(zip(cohort, reports, strict=True)):
-            upload = self._accept(client, row, report, lost)
-            if upload:
-                uploads.append(upload)
+        with self.clock.phase("aggregation"):
+            for row, (client, report) in enumerate(zip(cohort, reports, strict=True)):
+                upload = self._accept(client, row, report, lost)
+                if upload:
+                    uploads.append(upload)
         return uploads
 
     def _job(self, cohort: Sequence[int], rows: Sequence[int], number: int) -> Job:
@@ -259,7 +279,7 @@ class Federation:
 
         arguments = {"round": state.round + 1, "part": part, "peers": peers}
         with self.interruptible():
-            (report,) = self.lanes.run([Job("refine", arguments, prepare=prepare)])
+            (report,) = self._work([Job("refine", arguments, prepare=prepare)])
         if report is None:
             raise FedloomError(f"the server's training by {part} failed: its lane died every time")
         refined = board.refined().up
@@ -281,7 +301,7 @@ class Federation:
                 arguments = {"client": client, "round": self.state.round + 1, "row": row, "part": part}
                 size = len(self.experiment.at(self.state.round + 1).partition.train(client))
                 jobs.append(Job("tell", arguments, size, self._recall(client, row)))
-            for row, report in enumerate(self.lanes.run(jobs)):
+            for row, report in enumerate(self._work(jobs)):
                 told = scoped(self.board.findings(row), part)
                 if (
                     report is None
@@ -339,7 +359,7 @@ class Federation:
             arguments = {"client": client, "round": self.state.round + 1, "row": upload.row, "part": part}
             saved = self.board.up_rows[upload.row].clone(), self.board.memory_rows[upload.row].clone()
             jobs.append(Job("act", arguments, upload.samples, self._put_back(upload.row, saved)))
-        for client, report in zip(clients, self.lanes.run(jobs), strict=True):
+        for client, report in zip(clients, self._work(jobs), strict=True):
             upload = place[client]
             again = self._accept(client, upload.row, report, lost)
             if again is None:
@@ -368,13 +388,6 @@ def stacked(sizes: Sequence[int], recipe: Recipe) -> list[list[int]]:
     count = -(-len(order) // int(recipe.stack))
     bounds = [len(order) * i // count for i in range(count + 1)]
     return [order[begin:end] for begin, end in pairwise(bounds)]
-
-
-def _timed(measure: Callable[[], None]) -> float:
-    """What measuring takes is no part of a round's time."""
-    began = time.perf_counter()
-    measure()
-    return time.perf_counter() - began
 
 
 def _mean_loss(uploads: Sequence[Upload]) -> float | None:

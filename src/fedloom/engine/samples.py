@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from time import perf_counter
 
 import torch
 from torch import Tensor
 
 from fedloom.data import Pictures, Pipeline
 from fedloom.engine.batches import cut
+from fedloom.engine.clock import Preparing
 from fedloom.engine.setup import Experiment
 
 PREPARED_BYTES = 64 << 20  # images are turned into floats once a job if they need no more than this
@@ -54,7 +56,9 @@ class Samples:
 
     def orders(self, generator: torch.Generator, size: int | None = None) -> Iterator[Tensor]:
         """Which samples the batches of an epoch hold."""
+        began = perf_counter()
         order = torch.randperm(len(self), generator=generator)
+        Preparing.since(began)
         for stretch in cut(len(self), size or self.batch_size, self.alone):
             yield order[stretch]
 
@@ -69,6 +73,12 @@ class Samples:
 
     def batch(self, chosen: Tensor, generator: torch.Generator | None) -> Cut:
         """These of the samples; augmented by the generator's draws where there is one and the recipe says so."""
+        began = perf_counter()
+        made = self._batch(chosen, generator)
+        Preparing.since(began)
+        return made
+
+    def _batch(self, chosen: Tensor, generator: torch.Generator | None) -> Cut:
         if generator is not None and self.pipeline.augment != "none":
             return self.pipeline(self.x[self.rows[chosen]], generator).to(self.device), self.y[chosen], chosen
         if self._prepared is None and len(self) * self.x[0].numel() * 4 > PREPARED_BYTES:

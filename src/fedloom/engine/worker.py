@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -15,6 +14,7 @@ from torch import Tensor
 from fedloom.data import Pictures
 from fedloom.engine.arena import scoped
 from fedloom.engine.batches import cut
+from fedloom.engine.clock import JobClock
 from fedloom.engine.local import ClientJob, Which
 from fedloom.engine.scope import Views
 from fedloom.engine.setup import Experiment
@@ -103,46 +103,57 @@ class Worker:
 
     def train(self, client: int, round: int, views: Views) -> dict[str, Any]:
         """The local part of a round."""
-        began = time.perf_counter()
+        clock = JobClock()
         self.receive(views.down, views.memory, round)
+        clock.received()
         job = ClientJob(self, client, round, views)
         with seeded(self.experiment.recipe.seed, "forward", round, client):
             job.run(self.phases)
             for part in self.experiment.method.hooked("finish"):
                 part.finish(job.scopes[part.name])
+        clock.worked()
         self.send(views)
-        return {"loss": job.mean_loss(), "steps": job.exchanged_steps, "seconds": time.perf_counter() - began}
+        return {"loss": job.mean_loss(), "steps": job.exchanged_steps, **clock.report()}
 
     def act(self, client: int, round: int, views: Views, part: str, message: Mapping[str, Tensor]) -> dict[str, Any]:
         """A second act: the client goes on from the weights it uploaded."""
+        clock = JobClock()
         self.receive(views.down, views.memory, round)
         job = ClientJob(self, client, round, views, purpose="act")
         self.receive({**views.down, "w": views.up["w"], "statistics": views.up["statistics"]}, views.memory, round)
+        clock.received()
         chosen = self._part(part)
         with seeded(self.experiment.recipe.seed, "forward-act", round, client):
             chosen.act(job.scopes[part], scoped(message, part))
+        clock.worked()
         self.send(views)
-        return {"loss": job.mean_loss(), "steps": job.exchanged_steps}
+        return {"loss": job.mean_loss(), "steps": job.exchanged_steps, **clock.report()}
 
     def refine(
         self, round: int, views: Views, part: str, peers: Sequence[tuple[Mapping[str, Tensor], int, float]]
     ) -> dict[str, Any]:
         """The server's own training, from the weights that were just combined; its memory is the server's."""
+        clock = JobClock()
         self.receive(views.down, None, round)
+        clock.received()
         job = ClientJob(self, None, round, views, purpose=f"refine-{part}", peers=peers)
         chosen = self._part(part)
         with seeded(self.experiment.recipe.seed, f"forward-refine-{part}", round):
             chosen.refine(job.scopes[part])
+        clock.worked()
         self.send(replace(views, memory={}))
-        return {"loss": job.mean_loss()}
+        return {"loss": job.mean_loss(), **clock.report()}
 
     def tell(self, client: int, round: int, views: Views, part: str, findings: Mapping[str, Tensor]) -> dict[str, Any]:
         """A client's side of a survey: nothing is trained."""
+        clock = JobClock()
         self.receive(views.down, views.memory, round)
+        clock.received()
         job = ClientJob(self, client, round, views, purpose="tell")
         with seeded(self.experiment.recipe.seed, f"forward-tell-{part}", round, client):
             self._part(part).tell(job.scopes[part], Slots(scoped(findings, part), f"{part}: findings"))
-        return {}
+        clock.worked()
+        return clock.report()
 
     def _part(self, name: str) -> Part:
         return next(part for part in self.experiment.method.parts if part.name == name)

@@ -80,7 +80,7 @@ def _summary(run: Found) -> dict[str, Any]:
     more = ("domain_accuracy", "train_loss", "rounds", "lost", "seconds", "bytes_down", "bytes_up", "parameters")
     return {
         name: run.summary[name]
-        for name in (*names, *more, "exchanged", "personal", "epsilon", "digest")
+        for name in (*names, *more, "seconds_by", "exchanged", "personal", "epsilon", "digest")
         if name in run.summary
     }
 

@@ -62,6 +62,15 @@ def summary_table(summary: Mapping[str, Any]) -> Table:
     return table
 
 
+def time_line(summary: Mapping[str, Any]) -> str:
+    """Where the seconds of a run went, the largest share first; what rounds to nothing is left out."""
+    spent = summary["seconds_by"]
+    whole = sum(spent.values())
+    shares = sorted(((100 * seconds / whole, name) for name, seconds in spent.items() if whole), reverse=True)
+    told = ", ".join(f"{name} {share:.0f} %" for share, name in shares if share >= 0.5)
+    return f"{whole:.1f} s: {told}" if told else f"{whole:.1f} s"
+
+
 def domain_table(summary: Mapping[str, Any]) -> Table | None:
     """Accuracy by domain; None if the set has no domains."""
     found = summary.get("domain_accuracy")

@@ -129,6 +129,19 @@ section("published", "Published numbers of the same setting", {
   },
 });
 
+// Where seconds went: means over a series' finished runs.
+function spentTable(root) {
+  const phases = [["compute", "training on clients and on the server"], ["data", "preparing batches"], ["communication", "copies, pipes, clients' memory, and lanes that wait for the slowest one"],
+    ["aggregation", "checking and combining uploads"], ["evaluation", "tests"], ["checkpoint", "writing checkpoints"], ["other", "the rest of the rounds"]];
+  const rows = DATA.series.map((s, i) => [s.runs.map(r => r.summary.seconds_by).filter(Boolean), s, i]).filter(([found]) => found.length).map(([found, s, i]) => {
+    const spent = phases.map(([name]) => mean(found.map(f => f[name]))), whole = spent.reduce((a, b) => a + b, 0);
+    return { cells: [{ text: s.label, dot: i }, duration(whole), ...spent.map(v => whole ? fixed(100 * v / whole, 1) : "–")] };
+  });
+  if (!rows.length) return;
+  root.append(el("p", { class: "about" }, "Where the seconds of finished runs went, in % of all of them, tests and checkpoints included."));
+  root.append(table([{ title: "series", word: true }, { title: "seconds in all" }, ...phases.map(([name, help]) => ({ title: name, help }))], rows, "spent-table"));
+}
+
 section("cost", "Cost", {
   has: () => DATA.series.some(s => s.runs.some(r => r.done)),
   hint: ["No round was made yet.", "", ""],
@@ -153,6 +166,7 @@ section("cost", "Cost", {
     });
     root.append(table([{ title: "series", word: true }, { title: "training in all" }, { title: "traffic in all" }, { title: `round that reached ${target} %` }, { title: "seconds to it" }, { title: "traffic to it" },
       ...extra.map(([, t, h]) => ({ title: t, help: h }))], rows, "cost-table"));
+    spentTable(root);
     const points = (name, scale) => shown().map(([s, i]) => ({ type: "scatter", mode: "markers", name: plain(s.label), x: s.runs.map(r => (total(r, name) || 0) / scale), y: s.runs.map(r => 100 * (summaryValue(r, "global") ?? NaN)),
       marker: { color: color(i), size: 11, line: { width: 1, color: css("--card") } }, hovertemplate: `${plain(s.label)}<br>%{x:.4g}<br>%{y:.1f} %<extra></extra>` }));
     const grid = el("div", { class: "grid" });
