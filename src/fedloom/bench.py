@@ -98,7 +98,7 @@ def measure(workload: Workload, seconds: float, precision: str) -> Timed:
             while len(rounds) < 3 or time.perf_counter() - began < seconds:
                 rounds.append(float(fed.round()["seconds"]))
             middle = float(np.median(rounds))
-            bare = _bare(workload, precision, fed.lanes.count)
+            bare = _bare(workload, experiment.recipe.precision, fed.lanes.count)
     return Timed(middle, max(0.0, 1 - bare / middle), ready)
 
 

@@ -61,7 +61,7 @@ FLAGS = {
     "schedule": "constant | step | exp:0.998 | cosine",
     "weighting": "of clients in the average: samples | uniform",
     "augment": "none | flip | crop+flip",
-    "precision": "fp32 | bf16",
+    "precision": "fp32 | bf16 | auto (by the net and the processor)",
     "lanes": "auto (one a core) | how many processes | ray (on a Ray cluster)",
     "device": "cpu | cuda (all that can be seen) | cuda:N",
     "stack": "off | auto | how many clients of a tiny net train in one computation",

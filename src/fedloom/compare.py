@@ -256,7 +256,12 @@ def _refuse_other_recipes(cells: Sequence[Cell]) -> None:
     for cell in cells:
         assert cell.recipe.out is not None
         folder = RunFolder(cell.recipe.out)
-        if folder.recipe_yaml.exists() and folder.recipe().digest() != prepare(cell.recipe).told().digest():
+        if not folder.recipe_yaml.exists():
+            continue
+        stored, wanted = folder.recipe(), cell.recipe
+        if wanted.precision == "auto":  # decided where the run began, which may have been another machine
+            wanted = wanted.changed(precision=stored.precision)
+        if stored.digest() != prepare(wanted).told().digest():
             raise FedloomError(f"out: {folder.path} holds a run of another recipe; choose another --name or --out")
 
 

@@ -74,7 +74,7 @@ class Recipe(BaseModel):
     schedule: str = "constant"  # constant | step | exp:0.998 | cosine
     weighting: Literal["samples", "uniform"] = "samples"
     augment: Literal["none", "flip", "crop+flip"] = "none"
-    precision: Literal["fp32", "bf16"] = "fp32"
+    precision: Literal["fp32", "bf16", "auto"] = "fp32"  # auto: a rule decides when the run begins
     lanes: Annotated[int, Field(ge=1)] | Literal["auto", "ray"] = "auto"  # ray: on a cluster, one for each of its cores
     stack: Annotated[int, Field(ge=2)] | Literal["auto", "off"] = "off"  # clients that train in one computation
     seed: Annotated[int, Field(ge=0)] = 0

@@ -26,6 +26,7 @@ from fedloom.engine.files import append_line, keep_lines, read_lines, read_tenso
 from fedloom.engine.folder import RunFolder, create, place
 from fedloom.engine.ledger import Ledger
 from fedloom.engine.memory import ClientMemory
+from fedloom.engine.precision import decide
 from fedloom.engine.rounds import Federation
 from fedloom.engine.setup import Experiment, one_thread, prepare
 from fedloom.engine.start import told_origin
@@ -97,6 +98,8 @@ def start(recipe: Recipe, watcher: Watcher | None = None) -> Run:
             watcher.note(told_origin(experiment.origin))
         if told and watcher:
             watcher.note(told)
+        if recipe.precision == "auto" and watcher:
+            watcher.note("precision: auto is {} here: {}".format(*decide(recipe, experiment.net, experiment.task.shape)))
         return go(experiment, create(experiment, path), watcher or Silent())
 
 

@@ -43,6 +43,10 @@ def read(module: str | Path) -> Recipe:
 
 def canonical(given: Recipe) -> Recipe:
     import_parts(given.parts)
+    if given.precision == "auto":
+        raise FedloomError(
+            "precision: auto is decided by one machine's processor, and nodes have many; write fp32 or bf16"
+        )
     return given.changed(method=method(given.method).spelled(), name=None, out=None)
 
 

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from fedloom.data import Holding, ImageSet, Partition, Pipeline, check_spec, load, stages
 from fedloom.engine.arena import Packing, prefixed, scoped
+from fedloom.engine.precision import resolved
 from fedloom.engine.start import read_start
 from fedloom.errors import FedloomError
 from fedloom.keys import numpy_generator, seeded
@@ -210,6 +211,8 @@ def prepare(
     if given:
         given.fill(net)
     net, regions = assemble(net, chosen, task, recipe)
+    with one_thread():
+        recipe = resolved(recipe, net, images.shape)
     layout = Layout(net, regions)
     if layout.trained == 0:
         raise FedloomError(f"method: {chosen} leaves nothing to train in {recipe.model}; choose another model")
