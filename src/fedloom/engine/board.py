@@ -24,6 +24,7 @@ class Board:
         self.down = {**experiment.messages.down.views(self.down_row), "round": shared(8).view(torch.int64)[0]}
         self._up, self._memory = experiment.messages.up, experiment.messages.memory
         self.up_rows = shared(rows * experiment.messages.up.nbytes).view(rows, experiment.messages.up.nbytes)
+        self._views: dict[int, Views] = {}
         size = experiment.messages.memory.nbytes
         self.memory_rows = shared(rows * size).view(rows, size)
         self.before_rows = shared(rows * size).view(rows, size)  # by lane: a client's memory before the round
@@ -39,11 +40,15 @@ class Board:
         sizes = {"test": tested, "validation": len(experiment.validation), "clean": tested if changed else 0}
         self.hits_of = {name: shared(size).view(torch.bool) for name, size in sizes.items()}  # by image, in order
 
-    def up(self, row: int) -> dict[str, Tensor]:
-        return self._up.views(self.up_rows[row])
+    def up(self, row: int) -> Mapping[str, Tensor]:
+        return self.views(row).up
 
     def views(self, row: int) -> Views:
-        return Views(self.down, self.up(row), self._memory.views(self.memory_rows[row]))
+        """Made once: with a small net, making them again for every client was a tenth of a round."""
+        if row not in self._views:
+            memory = self._memory.views(self.memory_rows[row])
+            self._views[row] = Views(self.down, self._up.views(self.up_rows[row]), memory)
+        return self._views[row]
 
     def refined(self) -> Views:
         """For the server's own training: it reads what was broadcast, and its memory is the server's."""

@@ -17,7 +17,7 @@ from fedloom.engine.board import Board
 from fedloom.engine.clock import ASIDE, RoundClock
 from fedloom.engine.lanes import Job, Report
 from fedloom.engine.memory import ClientMemory
-from fedloom.engine.server import RoundServer, Upload, flaw, weighted_sum
+from fedloom.engine.server import RoundServer, Upload, flaw, is_finite, weighted_sum
 from fedloom.engine.setup import Experiment
 from fedloom.engine.state import State
 from fedloom.engine.worker import Worker
@@ -245,8 +245,10 @@ class Federation:
             return
         uploads = [upload.tensors["w"] for upload in server.accepted]
         combiner = method.the("combine")
-        new = weighted_sum(uploads, server.shares) if combiner is None else combiner.combine(server.scope(combiner))
-        state.w.copy_(new)
+        if combiner is None:
+            weighted_sum(uploads, server.shares, out=state.w)
+        else:
+            state.w.copy_(combiner.combine(server.scope(combiner)))
         if state.statistics.numel() and server.accepted:
             rows = [upload.tensors["statistics"] for upload in server.accepted]
             state.statistics.copy_(weighted_sum(rows, server.shares))
@@ -261,7 +263,7 @@ class Federation:
                 part.conclude(server.scope(part))
 
     def _check_finite(self, what: str) -> None:
-        if not bool(self.state.w.isfinite().all()):
+        if not is_finite(self.state.w):
             raise FedloomError(
                 f"the weights are no longer finite after {what} in round {self.state.round + 1}; "
                 f"lower lr or clip gradients"

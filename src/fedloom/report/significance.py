@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from scipy.stats import ttest_rel
-
 FEWEST = 3  # seeds that a test needs
 
 
@@ -18,6 +16,8 @@ def paired(values: Sequence[float], others: Sequence[float]) -> float | None:
     differences = [round(a - b, 12) for a, b in zip(values, others, strict=True)]
     if len(differences) < FEWEST or len(set(differences)) == 1:
         return None
+    from scipy.stats import ttest_rel  # a second or so to import, and few commands test anything
+
     return float(ttest_rel(values, others).pvalue)
 
 

@@ -1,0 +1,248 @@
+"""What the engine promises about cost, measured: python benchmarks/limits.py [WHAT ...]
+
+    aggregation  checking and averaging uploads of 10 clients with 10 million parameters
+    augment      crop+flip as a share of a training step, LeNet and MobileNet at batch 50
+    evaluation   a test of 2,000 images against its bare forward passes, in one process
+    teachers     forward passes of frozen nets a batch, and seconds a step against fedavg's
+    spill        SCAFFOLD with 2,000 clients of LeNet, all of which take part: memory of the main process and its lanes
+    clients      seconds a round and memory, 100 against 100,000 clients, cohort 10
+    start        from the start of the process to the first round, beyond importing torch
+
+Comparisons take turns, so that a slow minute hits both sides; on a busy machine only their ratios mean anything, and
+"cpu" is processor time, which other processes distort less than the wall clock.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+import torch
+from profiles import CASES, measure
+
+import fedloom as fl
+from fedloom.engine.arena import Packing
+from fedloom.engine.folder import create
+from fedloom.engine.lanes import Lanes, keep_freed_memory
+from fedloom.engine.rounds import Federation
+from fedloom.engine.scope import Said
+from fedloom.engine.server import flaw, is_finite, weighted_sum
+from fedloom.engine.setup import prepare
+from fedloom.measure.accuracy import pooled
+from fedloom.nets import Net
+from fedloom.recipe import recipe
+from fedloom.run import federation
+
+
+def aggregation() -> None:
+    torch.set_num_threads(1)
+    uploads = [torch.randn(10_000_000) for _ in range(10)]
+    packing, w = Packing({"w": uploads[0]}), torch.zeros(10_000_000)
+
+    def combine() -> None:
+        assert all(flaw(packing, {"w": upload}) is None for upload in uploads)
+        weighted_sum(uploads, [0.1] * 10, out=w)
+        assert is_finite(w)
+
+    wall, cpu = _turns({"": combine}, 7)[""]
+    say("aggregation", f"10 clients x 10 million parameters: {wall:.3f} s (cpu {cpu:.3f} s); goal 0.1 s")
+
+
+def augment() -> None:
+    for name in ("lenet", "mobilenet"):
+        shares = measure(CASES[name], 8, 2).shares
+        say("augment", f"{name}: crop+flip {100 * shares['augment']:.2f} % of a round; goal 3 %")
+
+
+def evaluation() -> None:
+    for model in ("lenet", "mobilenet"):
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name)
+            data = _images(folder, 500, 2000, (32, 32, 3))
+            given = recipe({"data": data, "split": "iid", "clients": 10, "model": model, "lanes": 1})
+            experiment = prepare(given)
+            with federation(experiment, create(experiment, folder / "run")) as fed:
+                assert isinstance(fed.lanes, Lanes)
+                fed.lanes.inline = True
+                x = torch.rand(250, 32, 32, 3).permute(0, 3, 1, 2)
+
+                def bare(net: Net = experiment.net, x: torch.Tensor = x) -> None:
+                    net.eval()
+                    with torch.no_grad():
+                        for _ in range(8):
+                            net(x)
+
+                found = _turns({"test": lambda fed=fed: pooled(fed), "bare": bare}, 3)
+        ratio = found["test"][1] / found["bare"][1]
+        say("evaluation", f"{model}: {ratio:.3f} x its bare forward passes (cpu, interleaved)")
+
+
+def teachers() -> None:
+    methods = ("fedavg", "fd", "kd", "fd + kd", "moon", "fd + kd + moon")
+    feds: dict[str, Federation] = {}
+    counts: dict[str, float] = {}
+    spent: dict[str, list[float]] = {method: [] for method in methods}
+    with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
+        folder = Path(name)
+        data = _images(folder, 400, 10, (32, 32, 3))
+        for method in methods:
+            fields = {"data": data, "split": "iid", "clients": 2, "fraction": 1.0, "model": "lenet", "batch": 50}
+            experiment = prepare(recipe({**fields, "method": method, "lanes": 1, "lr": 0.001}))
+            place = create(experiment, folder / method.replace(" ", ""))
+            feds[method] = stack.enter_context(federation(experiment, place))
+            lanes = feds[method].lanes
+            assert isinstance(lanes, Lanes)
+            lanes.inline = True
+            feds[method].round()
+        for _ in range(3):
+            for method, fed in feds.items():
+                passes, made = 0, Said.__init__
+
+                def counted(self: Said, net: Net, x: torch.Tensor, made: Callable[..., None] = made) -> None:
+                    nonlocal passes
+                    passes += 1
+                    made(self, net, x)
+
+                Said.__init__ = counted  # type: ignore[method-assign]
+                began = time.process_time()
+                fed.round()
+                spent[method].append(time.process_time() - began)
+                Said.__init__ = made  # type: ignore[method-assign]
+                counts[method] = passes / 8
+    for method in methods:
+        ratio = median(spent[method]) / median(spent["fedavg"])
+        say("teachers", f"{method}: {counts[method]:.0f} teacher passes a batch, {ratio:.2f} x fedavg (cpu)")
+
+
+def spill() -> None:
+    """All 2,000 clients get a control of LeNet's size; the budget of memory_mb is the recipe's default, 2 GB."""
+    for budget in (2048, 256):
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name)
+            data = _images(folder, 4000, 10, (32, 32, 3))
+            fields = {"data": data, "split": "iid", "clients": 2000, "fraction": 0.05, "model": "lenet", "batch": 2}
+            fields |= {"method": "scaffold", "rounds": 20, "lr": 0.001, "eval_every": 0, "memory_mb": budget}
+            peak = _Peak()
+            run = fl.run({**fields, "out": str(folder / "run")})
+            size = run.summary["exchanged"] * 4 / 1e6
+            files = sum(1 for _ in (run.path / "checkpoints" / "clients").iterdir())
+            took = len({k for line in run.rounds for k in line["cohort"]})
+            whole = peak.stop()
+        say(
+            "spill",
+            f"{took} of 2,000 clients remember {size:.2f} MB each, {took * size / 1e3:.2f} GB in all; memory_mb={budget}: main "
+            f"process and lanes {whole / 1e3:.2f} GB at most (shared pages once), {files} rows on disk, "
+            f"{run.summary['seconds'] / 20:.2f} s a round",
+        )
+
+
+def clients() -> None:
+    here = Path(__file__).with_name("idle_clients.py")
+    for line in subprocess.run([sys.executable, here], check=True, capture_output=True, text=True).stdout.splitlines():
+        say("clients", line)
+
+
+def start() -> None:
+    """From the start of the process to the first round, in turns with a process that only imports torch."""
+    program = (
+        "import sys, time; from fedloom.engine.rounds import Federation\n"
+        "def first(self): print(time.time(), time.process_time()); sys.stdout.flush(); import os; os._exit(0)\n"
+        "Federation.round = first\n"
+        "from fedloom.cli import main; main(['run', '-q', '--out', sys.argv[1]])"
+    )
+    bare = "import time, torch; print(time.time(), time.process_time())"
+    found: dict[str, list[tuple[float, float]]] = {"run": [], "torch": []}
+    with tempfile.TemporaryDirectory() as folder:
+        for turn in range(6):
+            for name, text in (("torch", bare), ("run", program)):
+                began = time.time()
+                command = [sys.executable, "-c", text, f"{folder}/{turn}"]
+                said = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
+                found[name].append((float(said[0]) - began, float(said[1])))
+    wall, cpu = (median(v[i] for v in found["run"][1:]) - median(v[i] for v in found["torch"][1:]) for i in (0, 1))
+    least = min(v[0] for v in found["run"]) - min(v[0] for v in found["torch"])
+    say(
+        "start",
+        f"{wall:.2f} s beyond importing torch (cpu {cpu:.2f} s, difference of the fastest turns {least:.2f} s); goal 2 s",
+    )
+
+
+class _Peak:
+    """The largest sum of this process's and its children's proportional memory, looked at ten times a second."""
+
+    def __init__(self) -> None:
+        self._most, self._done = 0.0, threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._thread.start()
+
+    def _watch(self) -> None:
+        while not self._done.wait(0.1):
+            self._most = max(self._most, sum(map(_proportional, [os.getpid(), *_children()])))
+
+    def stop(self) -> float:
+        self._done.set()
+        self._thread.join()
+        return self._most
+
+
+def _children() -> list[int]:
+    task = Path(f"/proc/{os.getpid()}/task")
+    found = [(place / "children").read_text().split() for place in task.iterdir() if (place / "children").exists()]
+    return [int(child) for children in found for child in children]
+
+
+def _proportional(process: int) -> float:
+    """MB; a page that two processes share counts half in each."""
+    try:
+        text = Path(f"/proc/{process}/smaps_rollup").read_text()
+    except OSError:
+        return 0.0
+    return next(int(line.split()[1]) for line in text.splitlines() if line.startswith("Pss:")) / 1000
+
+
+def _turns(work: dict[str, Callable[[], object]], turns: int) -> dict[str, tuple[float, float]]:
+    """Medians of wall and processor seconds, one turn each after the other; the first turn is not counted."""
+    found: dict[str, list[tuple[float, float]]] = {name: [] for name in work}
+    for _ in range(turns + 1):
+        for name, function in work.items():
+            began = time.perf_counter(), time.process_time()
+            function()
+            found[name].append((time.perf_counter() - began[0], time.process_time() - began[1]))
+    return {name: (median(v[0] for v in t[1:]), median(v[1] for v in t[1:])) for name, t in found.items()}
+
+
+def _images(folder: Path, train: int, test: int, shape: tuple[int, int, int]) -> str:
+    draw = np.random.default_rng(0)
+    x, y = draw.integers(0, 256, (train + test, *shape), dtype=np.uint8), draw.integers(0, 10, train + test)
+    path = folder / "random.npz"
+    np.savez(path, train_x=x[test:], train_y=y[test:], test_x=x[:test], test_y=y[:test])
+    return str(path)
+
+
+def say(what: str, text: str) -> None:
+    print(f"{what:12} {text}", flush=True)
+
+
+LIMITS = {f.__name__: f for f in (aggregation, augment, evaluation, teachers, spill, clients, start)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", nargs="*", default=list(LIMITS), choices=list(LIMITS), metavar="WHAT")
+    keep_freed_memory()
+    for name in parser.parse_args().what:
+        LIMITS[name]()
+
+
+if __name__ == "__main__":
+    main()
