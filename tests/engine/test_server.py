@@ -64,3 +64,10 @@ def test_a_weighted_sum_adds_in_the_order_given() -> None:
     small, large = torch.tensor([1.0]), torch.tensor([2.0**24])
     assert weighted_sum([large, small, -large], [1, 1, 1]).item() == 0
     assert weighted_sum([large, -large, small], [1, 1, 1]).item() == 1
+
+
+def test_a_sum_in_given_memory_has_the_same_bits() -> None:
+    vectors = list(torch.randn(3, CHUNK + 5, generator=torch_generator(0, "vectors")))
+    home = torch.full((CHUNK + 5,), torch.nan)
+    assert weighted_sum(vectors, [0.2, 0.3, 0.5], out=home) is home
+    assert torch.equal(home, weighted_sum(vectors, [0.2, 0.3, 0.5]))
