@@ -30,7 +30,6 @@ import numpy as np
 import torch
 from profiles import CASES, measure
 
-import fedloom as fl
 from fedloom.engine.arena import Packing
 from fedloom.engine.folder import create
 from fedloom.engine.lanes import Lanes, keep_freed_memory
@@ -124,26 +123,25 @@ def teachers() -> None:
         say("teachers", f"{method}: {counts[method]:.0f} teacher passes a batch, {ratio:.2f} x fedavg (cpu)")
 
 
-def spill() -> None:
-    """All 2,000 clients get a control of LeNet's size; the budget of memory_mb is the recipe's default, 2 GB."""
-    for budget in (2048, 256):
-        with tempfile.TemporaryDirectory() as name:
-            folder = Path(name)
-            data = _images(folder, 4000, 10, (32, 32, 3))
-            fields = {"data": data, "split": "iid", "clients": 2000, "fraction": 0.05, "model": "lenet", "batch": 2}
-            fields |= {"method": "scaffold", "rounds": 20, "lr": 0.001, "eval_every": 0, "memory_mb": budget}
-            peak = _Peak()
-            run = fl.run({**fields, "out": str(folder / "run")})
-            size = run.summary["exchanged"] * 4 / 1e6
-            files = sum(1 for _ in (run.path / "checkpoints" / "clients").iterdir())
-            took = len({k for line in run.rounds for k in line["cohort"]})
-            whole = peak.stop()
-        say(
-            "spill",
-            f"{took} of 2,000 clients remember {size:.2f} MB each, {took * size / 1e3:.2f} GB in all; memory_mb={budget}: main "
-            f"process and lanes {whole / 1e3:.2f} GB at most (shared pages once), {files} rows on disk, "
-            f"{run.summary['seconds'] / 20:.2f} s a round",
-        )
+def spill(count: int = 2000, cohort: int = 20, budget: int = 1024) -> None:
+    """Every client takes part once, one step each, so all of them remember a control of LeNet's size."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        fields = {"data": _images(folder, 2 * count, 10, (32, 32, 3)), "split": "iid", "clients": count, "batch": 2}
+        fields |= {"fraction": cohort / count, "model": "lenet", "method": "scaffold", "lr": 0.001}
+        experiment = prepare(recipe({**fields, "memory_mb": budget}))
+        with federation(experiment, create(experiment, folder / "run")) as fed:
+            peak, seconds = _Peak(), []
+            for begin in range(0, count, cohort):
+                seconds.append(fed.round(list(range(begin, begin + cohort)))["seconds"])
+            most, row = peak.stop(), experiment.messages.memory.nbytes / 1e6
+            in_ram, known = fed.memory.in_ram, len(fed.memory)
+    say(
+        "spill",
+        f"{known:,} clients remember {row:.2f} MB each, {known * row / 1e3:.2f} GB in all, {in_ram:,} of them in RAM "
+        f"(memory_mb={budget}); main process and lanes {most / 1e3:.2f} GB at most, shared pages counted once; "
+        f"{median(seconds):.2f} s a round of {cohort}; goal 2 GB",
+    )
 
 
 def clients() -> None:

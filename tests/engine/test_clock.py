@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -128,6 +128,32 @@ def test_second_acts_surveys_and_the_servers_training_are_compute(method: str, m
     fl.run(FIELDS, method=method, rounds=1, data={"name": "digits", "validation": 0.1, "public": 0.1})
     assert len(told) == 2  # the clients' training, and what came after it
     assert all(seconds > 0 for stretch in told for seconds in stretch)
+
+
+@pytest.mark.parametrize("augment", ["none", "flip"])
+def test_clients_that_are_stacked_report_as_one_job(augment: str) -> None:
+    run = fl.run(FIELDS, stack=2, rounds=1, augment=augment)
+    (line,) = run.rounds
+    found = line["phase_seconds"]
+    assert found["compute"] > 0 and found["data"] > 0
+    assert sum(found[name] for name in ROUND) == pytest.approx(line["seconds"], abs=1e-5)
+
+
+def test_the_time_of_a_batch_is_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    hand = Ticks(monkeypatch)
+
+    def made() -> Iterator[int]:
+        for number in range(3):
+            began = hand.now
+            hand.now += 1
+            clock.Preparing.since(began)
+            hand.now += 1
+            yield number
+
+    before = clock.Preparing.seconds
+    for _ in clock.preparing(made()):
+        hand.now += 100  # a step
+    assert clock.Preparing.seconds - before == 6
 
 
 class Stops(Notes):

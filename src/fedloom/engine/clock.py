@@ -16,10 +16,11 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from time import perf_counter
-from typing import Any
+from typing import Any, TypeVar
 
 ROUND = ("compute", "data", "communication", "aggregation", "other")  # these make up a round's `seconds`
 PHASES = (*ROUND[:-1], "evaluation", "checkpoint", "other")
+T = TypeVar("T")
 ASIDE = "aside"  # observers: no part of a round's time
 
 
@@ -91,6 +92,19 @@ class Preparing:
     @classmethod
     def since(cls, began: float) -> None:
         cls.seconds += perf_counter() - began
+
+
+def preparing(batches: Iterator[T]) -> Iterator[T]:
+    """The same batches; the time that making them takes is one of data, however it is spent."""
+    while True:
+        began, before = perf_counter(), Preparing.seconds
+        try:
+            batch = next(batches)
+        except StopIteration:
+            return
+        finally:
+            Preparing.seconds = before + perf_counter() - began  # in place of what was noted inside
+        yield batch
 
 
 def seconds_by(lines: Sequence[Mapping[str, Any]]) -> dict[str, float]:

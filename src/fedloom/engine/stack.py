@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from fedloom.engine.arena import scoped
+from fedloom.engine.clock import preparing
 from fedloom.engine.local import ClientJob, Drive, objective, total
 from fedloom.engine.samples import PREPARED_BYTES, Samples
 from fedloom.engine.scope import Views
@@ -97,7 +98,7 @@ class Stack:
             return
         exchanged = stretches[0].start < layout.exchanged
         drive = Drive(stretches, self.jobs[0].lr, exchanged, plain=False, penalty=None, by=None)
-        for rows, x, y, index in _ticks(self.jobs, phase.epochs):
+        for rows, x, y, index in preparing(_ticks(self.jobs, phase.epochs)):
             self._step(rows, x, y, index, drive)
             for row in range(rows.start, rows.stop) if isinstance(rows, slice) else rows.tolist():
                 self.jobs[row].exchanged_steps += exchanged
