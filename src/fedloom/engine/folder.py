@@ -140,7 +140,7 @@ def create(experiment: Experiment, path: Path, sites: Sites | None = None) -> Ru
         for holding in experiment.holdings:
             holding.partition.save(folder.stage_partition(holding.begin))
         if sites is None:  # there they are nobody else's
-            held = np.concatenate(experiment.holdings[0].train_labels())
+            held = experiment.holdings[0].held_labels()
             np.savez(folder.labels, train_labels=held.astype(np.int32))
         write_json(folder.inputs, Inputs.of(experiment).to_json())
         if sites is not None:
