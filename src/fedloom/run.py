@@ -99,7 +99,9 @@ def start(recipe: Recipe, watcher: Watcher | None = None) -> Run:
         if told and watcher:
             watcher.note(told)
         if recipe.precision == "auto" and watcher:
-            watcher.note("precision: auto is {} here: {}".format(*decide(recipe, experiment.net, experiment.task.shape)))
+            watcher.note(
+                "precision: auto is {} here: {}".format(*decide(recipe, experiment.net, experiment.task.shape))
+            )
         return go(experiment, create(experiment, path), watcher or Silent())
 
 
