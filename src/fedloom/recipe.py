@@ -36,6 +36,25 @@ class Data(BaseModel):
     public_to_clients: bool = False  # every client trains on the public images beside its own
 
 
+class SecAgg(BaseModel):
+    """Secure aggregation by Flower's SecAgg+: uploads carry masks that cancel in their sum."""
+
+    model_config = _FROZEN
+    # a node shares its keys with so many of a round's nodes, itself included; None: with all
+    num_shares: Annotated[int, Field(ge=3)] | None = None
+    # of the shares, to unmask a sum: above a half, else a server could get at one node by telling two stories of it
+    reconstruction_threshold: Annotated[float, Field(gt=0.5, le=1)] = 0.67
+    # numbers of an update beyond this are clipped; 2^31 steps from end to end
+    clipping_range: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 16.0
+
+    @field_validator("num_shares")
+    @classmethod
+    def _odd(cls, value: int | None) -> int | None:
+        if value is not None and value % 2 == 0:
+            raise ValueError("must be odd: the node itself and as many neighbours on either side")
+        return value
+
+
 class Deploy(BaseModel):
     """How a federation of real machines is waited for. Decides nothing about the bits of a round that nobody missed."""
 
@@ -43,15 +62,15 @@ class Deploy(BaseModel):
     min_cohort: Annotated[int, Field(ge=0)] = 0  # a round with fewer accepted uploads is not combined; the run stops
     timeout: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 600.0  # seconds for one answer of a node
     join_timeout: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 300.0  # seconds to wait for nodes to connect
-    secure_aggregation: bool = False  # not to be had yet: see docs/deploy.md
+    secure_aggregation: SecAgg | None = None  # false | true | its fields: the server learns sums of uploads alone
 
-    @field_validator("secure_aggregation")
+    @field_validator("secure_aggregation", mode="before")
     @classmethod
-    def _secure(cls, value: bool) -> bool:
-        if value:
-            raise ValueError(
-                "Flower 1.41 offers SecAgg+ to its legacy strategies only, and fedloom's rounds are not one"
-            )
+    def _secure(cls, value: Any) -> Any:
+        if isinstance(value, bool):
+            return {} if value else None
+        if value is not None and not isinstance(value, Mapping | SecAgg):
+            raise ValueError(f"must be true, false, or fields of it: {', '.join(SecAgg.model_fields)}")
         return value
 
 
@@ -155,7 +174,10 @@ class Recipe(BaseModel):
         aside = {"lanes", "name", "out", "device", "checkpoint_seconds", "memory_mb"}
         aside |= {"eval_every", "eval_clients", "analyze_every", "track", "deploy"}
         aside |= {"stack"} if self.stack == "off" else set()
-        text = json.dumps(self.model_dump(mode="json", exclude=aside), sort_keys=True)
+        content = self.model_dump(mode="json", exclude=aside)
+        if self.deploy.secure_aggregation is not None:  # it decides bits, and a site that pins a digest insists on it
+            content["secure_aggregation"] = self.deploy.secure_aggregation.model_dump(mode="json")
+        text = json.dumps(content, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def to_yaml(self) -> str:
@@ -163,6 +185,7 @@ class Recipe(BaseModel):
 
 
 _GROUPS: dict[str, type[BaseModel]] = {"data": Data, "deploy": Deploy}
+_SECURE = ["deploy", "secure_aggregation"]
 
 
 def recipe(given: Mapping[str, Any]) -> Recipe:
@@ -221,12 +244,13 @@ def _sentence(error: ValidationError) -> str:
     )
     if first["type"] == "extra_forbidden":
         model = _GROUPS.get(loc[0], Recipe) if len(loc) > 1 else Recipe
+        model = SecAgg if loc[:2] == _SECURE and len(loc) > 2 else model
         near = difflib.get_close_matches(loc[-1], model.model_fields, n=1)
         hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(model.model_fields)}"
         return f"{place or loc[-1]}: unknown field; {hint}"
     same = [item for item in problems if item["loc"][:1] == first["loc"][:1] and item["input"] is first["input"]]
     said = " or ".join(dict.fromkeys(_plain(str(item["msg"])) for item in same)).replace(" or must be ", " or ")
-    name = loc[0] if loc[0] not in _GROUPS or len(loc) == 1 else ".".join(loc[:2])
+    name = loc[0] if loc[0] not in _GROUPS or len(loc) == 1 else ".".join(loc[: 3 if loc[:2] == _SECURE else 2])
     if name == "data.normalize":
         said = "must be set, none, or two lists of one number a channel: means, then deviations"
     return f"{name}: {said} (got {first['input']})"

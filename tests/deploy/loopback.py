@@ -4,6 +4,7 @@ and read again as Flower does it between machines."""
 from __future__ import annotations
 
 import itertools
+from collections import defaultdict
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -24,6 +25,7 @@ class Loopback(Grid):
     ) -> None:
         self.app, self.run_config = app, run_config or {}
         self.configs = {100 + i: dict(config) for i, config in enumerate(configs)}
+        self.states: defaultdict[int, RecordDict] = defaultdict(RecordDict)  # what Flower keeps for each node
         self.tamper: dict[int, Tamper] = {}
         self.sent: list[tuple[int, Message]] = []  # replies, by node
         self._numbers = itertools.count()
@@ -60,7 +62,7 @@ class Loopback(Grid):
             node = message.metadata.dst_node_id
             if node not in self.configs:
                 continue
-            context = Context(0, node, self.configs[node], RecordDict(), self.run_config)
+            context = Context(0, node, self.configs[node], self.states[node], self.run_config)
             reply = self.app(message, context)
             if node in self.tamper:
                 tampered = self.tamper[node](reply, context)

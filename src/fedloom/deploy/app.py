@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedloom.engine.setup import Experiment, import_parts
+from fedloom.engine.setup import Experiment, about, import_parts
 from fedloom.engine.sites import Where
 from fedloom.errors import FedloomError
 from fedloom.methods import method
+from fedloom.methods.sums import check_sums
 from fedloom.recipe import Recipe, read_recipe, recipe
 
 RECIPE = "recipe.yaml"
@@ -51,12 +52,26 @@ def canonical(given: Recipe) -> Recipe:
 
 
 def check_federated(experiment: Experiment) -> None:
+    """Refuse what nodes cannot do."""
     if experiment.pooled:
         raise FedloomError(
             f"method: {experiment.method} trains on all clients' images in one place, which nodes have not"
         )
     if experiment.recipe.stack != "off":
         raise FedloomError("stack: nodes hold one client each, so there is nothing to stack; set stack to off")
+    if experiment.recipe.deploy.secure_aggregation is not None:
+        check_secure(experiment)
+
+
+def check_secure(experiment: Experiment) -> None:
+    """Refuse what needs more than the sums that secure aggregation leaves the server."""
+    recipe = experiment.recipe
+    with about("deploy.secure_aggregation"):
+        check_sums(experiment.method, recipe.weighting, experiment.messages.findings.nbytes > 0)
+        if recipe.cohort_size < 2:
+            raise FedloomError("a round has 1 client, so that the sum would be its upload; raise fraction or clients")
+        if recipe.analyze_every:
+            raise FedloomError("analyze_every looks at single clients' updates; set it to 0")
 
 
 def check_sites(given: Recipe) -> None:

@@ -13,7 +13,7 @@ from typer import Argument, Option
 
 from fedloom.deploy import certs as certificates
 from fedloom.deploy import scaffold
-from fedloom.deploy.app import canonical
+from fedloom.deploy.app import canonical, check_federated
 from fedloom.deploy.plan import Plan, Row, blank
 from fedloom.deploy.plan import plan as plan_of
 from fedloom.engine.setup import prepare
@@ -95,6 +95,7 @@ def plan(
         experiment = blank(made, (sizes[0], sizes[1], sizes[2]), classes)
     else:
         experiment = prepare(made)
+    check_federated(experiment)
     _show(plan_of(experiment, made))
 
 

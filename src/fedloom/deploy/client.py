@@ -8,8 +8,10 @@ from pathlib import Path
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 from flwr.common import log
+from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_CONFIGS
 
 from fedloom.deploy import app
+from fedloom.deploy.masking import is_masking, mask
 from fedloom.deploy.site import Node, Refusal, Site
 from fedloom.deploy.wire import pack, unpack
 from fedloom.errors import FedloomError
@@ -30,8 +32,12 @@ def answer(recipe: Recipe, message: Message, context: Context) -> Message:
     number = context.node_config.get("partition-id")
     told = {"client": number if isinstance(number, int) else None, "digest": recipe.digest()}
     try:
-        order, groups = unpack(message.content)
+        order, groups = unpack(message.content, beside=RECORD_KEY_CONFIGS)
         site = Site(recipe, Node.of(context.node_config, recipe.clients))
+        if is_masking(message):
+            hidden, said = mask(site, order, groups, message, context)
+            content = pack({**told, "report": {}}, **hidden, **{RECORD_KEY_CONFIGS: said})
+            return Message(content, reply_to=message)
         report, sent = site.answer(order, groups)
         return Message(pack({**told, "report": report}, **sent), reply_to=message)
     except Refusal as error:

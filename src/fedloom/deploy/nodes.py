@@ -10,12 +10,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from flwr.app import Message
+from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_CONFIGS
 from flwr.serverapp import Grid
 from torch import Tensor
 
 from fedloom.deploy.checked import Tensors, fit
+from fedloom.deploy.secure import Heard, Order, SecureRound, in_rows
 from fedloom.deploy.site import Card
+from fedloom.deploy.summand import Summand
 from fedloom.deploy.wire import pack, unpack
 from fedloom.engine.arena import prefixed, scoped
 from fedloom.engine.board import Board
@@ -25,7 +28,12 @@ from fedloom.engine.setup import Experiment
 from fedloom.engine.worker import Worker
 from fedloom.errors import FedloomError, TooFew
 
-TYPES = {"train": "train", "act": "train", "client": "evaluate"}  # Flower's name for a kind of job; else it is a query
+TYPES = {
+    "train": "train",
+    "act": "train",
+    "keys": "train",
+    "client": "evaluate",
+}  # Flower's name for a kind of job; else it is a query
 REMOTE = ("train", "act", "tell", "client")
 POLL, SLOWEST = 0.1, 1.0  # seconds between looks for answers
 GRACE = 30.0  # seconds that Flower keeps a message longer than it is waited for, so that the reason is ours
@@ -55,17 +63,53 @@ class Post:
 
     def exchange(
         self,
-        orders: Mapping[int, tuple[Mapping[str, Any], Mapping[str, Mapping[str, Tensor]]]],
+        orders: Mapping[int, Order],
         timeout: float,
         round: int = 0,
         heard: Callable[[int], None] | None = None,
     ) -> Answers:
         """Send each node its order and wait for all answers, at most this many seconds."""
+        packed = {node: pack({**order, "digest": self.digest}, **groups) for node, (order, groups) in orders.items()}
+        kinds = {node: str(order["kind"]) for node, (order, _) in orders.items()}
+        replies = self._send(packed, kinds, timeout, round, heard)
+        return {node: reply if isinstance(reply, str) else self._read(reply) for node, reply in replies.items()}
+
+    def exchange_keys(
+        self,
+        orders: Mapping[int, Order],
+        said: Mapping[int, ConfigRecord],
+        timeout: float,
+        round: int,
+        heard: Callable[[int], None] | None = None,
+    ) -> dict[int, tuple[dict[str, Any], ConfigRecord, dict[str, Tensors]] | str]:
+        """The same for a stage of secure aggregation: with what Flower's protocol says beside the order, and answers."""
+        packed = {
+            node: pack({**order, "digest": self.digest}, **groups, **{RECORD_KEY_CONFIGS: said[node]})
+            for node, (order, groups) in orders.items()
+        }
+        kinds = {node: str(order["kind"]) for node, (order, _) in orders.items()}
+        found: dict[int, tuple[dict[str, Any], ConfigRecord, dict[str, Tensors]] | str] = {}
+        for node, reply in self._send(packed, kinds, timeout, round, heard).items():
+            answer = reply if isinstance(reply, str) else self._read(reply, RECORD_KEY_CONFIGS)
+            if isinstance(reply, str) or isinstance(answer, str):
+                found[node] = str(answer)
+                continue
+            record = reply.content.get(RECORD_KEY_CONFIGS)
+            found[node] = answer[0], record if isinstance(record, ConfigRecord) else ConfigRecord(), answer[1]
+        return found
+
+    def _send(
+        self,
+        packed: Mapping[int, RecordDict],
+        kinds: Mapping[int, str],
+        timeout: float,
+        round: int,
+        heard: Callable[[int], None] | None,
+    ) -> dict[int, Message | str]:
         waiting: dict[str, int] = {}
-        found: Answers = {}
-        for node, (order, groups) in orders.items():
-            content = pack({**order, "digest": self.digest}, **groups)
-            kind = TYPES.get(str(order["kind"]), "query")
+        found: dict[int, Message | str] = {}
+        for node, content in packed.items():
+            kind = TYPES.get(kinds[node], "query")
             message = Message(content, dst_node_id=node, message_type=kind, ttl=timeout + GRACE, group_id=str(round))
             numbers = list(self.grid.push_messages([message]))
             if numbers and numbers[0]:
@@ -78,7 +122,7 @@ class Post:
             for reply in replies:
                 answered = waiting.pop(reply.metadata.reply_to_message_id, None)
                 if answered is not None:
-                    found[answered] = self._read(reply)
+                    found[answered] = reply
                     if heard:
                         heard(answered)
             pause = POLL if replies else min(pause * 1.2, SLOWEST)
@@ -88,11 +132,11 @@ class Post:
             found[node] = f"no answer within {timeout:g} s"
         return found
 
-    def _read(self, reply: Message) -> tuple[dict[str, Any], dict[str, Tensors]] | str:
+    def _read(self, reply: Message, beside: str | None = None) -> tuple[dict[str, Any], dict[str, Tensors]] | str:
         if reply.has_error():
             return f"Flower says: {(reply.error.reason or f'error {reply.error.code}')[:120]}"
         try:
-            told, groups = unpack(reply.content)
+            told, groups = unpack(reply.content, beside)
         except FedloomError as error:
             return str(error)
         if told.get("digest") != self.digest:
@@ -219,15 +263,67 @@ class Nodes:
                 orders[member.node], place[member.node] = self._order(job), i
         number = jobs[0].arguments.get("round", 0)
         heard = (lambda node: done(place[node])) if done else None
-        for node, answer in self.post.exchange(orders, self.deploy.timeout, number, heard).items():
-            job = jobs[place[node]]
-            report = answer if isinstance(answer, str) else self._take(job, *answer)
+        if jobs[0].kind == "train" and self.deploy.secure_aggregation is not None:
+            taken = self._summed(orders, {node: jobs[i] for node, i in place.items()}, number, heard)
+        else:
+            answers = self.post.exchange(orders, self.deploy.timeout, number, heard)
+            taken = {
+                node: answer if isinstance(answer, str) else self._take(jobs[place[node]], *answer)
+                for node, answer in answers.items()
+            }
+        for node, report in taken.items():
             if isinstance(report, str):
-                member = self.members.pop(job.arguments["client"])  # it has to join again
-                self._asked.pop(node, None)
+                member = self._leave(jobs[place[node]].arguments["client"], node)
                 report = {"lost": f"{member.name}: {report}" if member.name else report}
             reports[place[node]] = report
         return reports
+
+    def _leave(self, client: int, node: int) -> Member:
+        """It has to join again."""
+        self._asked.pop(node, None)
+        return self.members.pop(client)
+
+    def _summed(
+        self, orders: Mapping[int, Order], jobs: Mapping[int, Job], number: int, heard: Callable[[int], None] | None
+    ) -> dict[int, Report | str]:
+        """Train under secure aggregation: what comes on the board, in every client's row, is the mean of those in the sum."""
+        settings = self.deploy.secure_aggregation
+        assert settings is not None
+
+        def send(orders: Mapping[int, Order], said: Mapping[int, ConfigRecord]) -> dict[int, Heard | str]:
+            trains = any(order["kind"] == "train" for order, _ in orders.values())
+            answers = self.post.exchange_keys(orders, said, self.deploy.timeout, number, heard if trains else None)
+            found: dict[int, Heard | str] = {}
+            for node, answer in answers.items():
+                if isinstance(answer, str):
+                    found[node] = answer
+                elif "refused" in answer[0]:
+                    found[node] = f"it {str(answer[0]['refused'])[:500]}"
+                elif answer[0].get("client") != jobs[node].arguments["client"]:
+                    found[node] = f"it answers for client {answer[0].get('client')!r}"
+                else:
+                    found[node] = answer[1], answer[2]
+            return found
+
+        samples = {node: len(self.experiment.training(job.arguments["client"], number)) for node, job in jobs.items()}
+        summed = SecureRound(settings, Summand(self.experiment, settings), self.board.down, send, orders, samples).run()
+        taken: dict[int, Report | str] = {node: {"lost": f"secure aggregation: {summed.failure}"} for node in orders}
+        taken |= summed.lost
+        if summed.found is None:
+            self.note(f"round {number} has no sum: {summed.failure}")
+            return taken
+        if summed.found.clipped:
+            self.note(
+                f"round {number}: {summed.found.clipped} numbers were clipped at "
+                f"deploy.secure_aggregation.clipping_range, {settings.clipping_range:g}"
+            )
+        in_rows(summed.found, [self.board.up(jobs[node].arguments["row"]) for node in summed.nodes])
+        for node in summed.nodes:
+            if node in summed.lost:  # its vector is in the sum, and it did not help to unmask it
+                client = jobs[node].arguments["client"]
+                self.note(f"client {client} ({self._leave(client, node)}): {summed.lost[node]}")
+            taken[node] = {"loss": summed.found.loss, "steps": 0, "seconds": 0.0}
+        return taken
 
     def assemble_round(self, cohort: Sequence[int]) -> None:
         """Look for nodes that came or went; wait only if too few are there for the round to count."""

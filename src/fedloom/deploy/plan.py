@@ -5,6 +5,7 @@ It is read off the same packings that the wire is checked against, so a tensor t
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -15,6 +16,7 @@ from fedloom.engine.setup import Experiment, Public, prepare
 from fedloom.engine.sites import Sites, sized
 from fedloom.recipe import Recipe
 
+HEAD = 3  # numbers before the tensors in a masked vector: samples, clipped, loss
 BYTES = 8  # of a number in a report, roughly: they travel as text
 
 
@@ -86,6 +88,8 @@ def plan(experiment: Experiment, recipe: Recipe | None = None) -> Plan:
             Row("seconds", "number", BYTES, "time taken"),
         ],
     }
+    if experiment.recipe.deploy.secure_aggregation is not None:
+        sections[ROUND] = _masked([row.name for row in rows(messages.up)], experiment)
     if messages.message.items:
         sections[ACT] = [*rows(messages.up), Row("loss, steps", "number", 2 * BYTES, "as above")]
     if messages.findings.items:
@@ -103,6 +107,23 @@ def plan(experiment: Experiment, recipe: Recipe | None = None) -> Plan:
     down = [row for row in rows(messages.down) if not row.name.startswith("fixed.")]
     down += [Row(row.name, row.kind, row.nbytes, row.what + " (second act)") for row in rows(messages.message)]
     return Plan(recipe or experiment.recipe, sections, stays, down)
+
+
+def _masked(names: list[str], experiment: Experiment) -> list[Row]:
+    """What leaves in a round under secure aggregation; see `masking.py`."""
+    length = HEAD + sum(math.prod(item.shape) for item in experiment.messages.up.items)
+    inside = ", ".join([*names, "samples", "clipped", "loss"])
+    return [
+        Row(
+            "masked",
+            f"int32 {length}",
+            4 * length,
+            f"{inside}: weighted and under masks, of which the server learns the sum over the round's sites",
+        ),
+        Row("pk1, pk2", "key", 0, "two public keys, new in every round"),
+        Row("ctxts", "secret", 0, "shares of its secrets, encrypted for other sites; the server passes them on"),
+        Row("shares", "secret", 0, "of others' secrets: what unmasks the sum, never what unmasks one site"),
+    ]
 
 
 def _part(item: Item) -> str:

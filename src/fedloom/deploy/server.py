@@ -96,7 +96,9 @@ def _resumed(
         raise FedloomError(f"out: {path} is finished")
     tested = load(sites.test, recipe.data.resize) if sites.test else None
     experiment = folder.experiment(sites.images(tested) if sites.data == "sites" else None)
-    return replace(experiment, recipe=stored.changed(deploy=recipe.deploy.model_dump())), folder
+    experiment = replace(experiment, recipe=stored.changed(deploy=recipe.deploy.model_dump()))
+    app.check_federated(experiment)
+    return experiment, folder
 
 
 def _hello(post: Post, recipe: Recipe, watcher: Lines) -> list[dict[str, Any]]:

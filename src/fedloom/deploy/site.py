@@ -31,6 +31,7 @@ from fedloom.errors import FedloomError
 from fedloom.recipe import Recipe
 
 KEYS = ("partition-id", "num-partitions", "name", "data", "state", "recipe", "device")
+OPEN = ("train", "act", "tell")  # orders whose answers say something of a single site's data
 Answer = tuple[dict[str, Any], dict[str, Mapping[str, Tensor]]]
 TOLD = {"train": ("loss", "steps", "seconds"), "act": ("loss", "steps"), "tell": (), "client": ("correct", "total")}
 
@@ -92,13 +93,19 @@ class Site:
         self.recipe = recipe if node.device is None else recipe.changed(device=node.device)
         self.node = node
 
-    def answer(self, order: Mapping[str, Any], groups: Mapping[str, Tensors]) -> Answer:
-        """Do what the server asks, if it asks for the recipe that this site agreed to."""
+    def agree(self, order: Mapping[str, Any]) -> None:
+        """Refuse an order that is not about the recipe that this site agreed to."""
         if self.node.recipe is not None and self.node.recipe != self.digest:
             raise Refusal(f"takes part in recipe {self.node.recipe} only, and this is {self.digest}")
         if order.get("digest") != self.digest:
             raise Refusal(f"has recipe {self.digest}, the server {order.get('digest')}")
+
+    def answer(self, order: Mapping[str, Any], groups: Mapping[str, Tensors]) -> Answer:
+        """Do what the server asks, if it asks for the recipe that this site agreed to."""
+        self.agree(order)
         kind = order.get("kind")
+        if kind in OPEN and self.recipe.deploy.secure_aggregation is not None:
+            raise Refusal(f"was asked to {kind} without masks, and its recipe has secure aggregation")
         if kind == "hello":
             return self.facts(*self._own()), {}
         if kind == "join":

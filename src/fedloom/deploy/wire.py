@@ -26,16 +26,23 @@ DTYPES = {
 } | {"bool": torch.bool}
 
 
-def pack(text: Mapping[str, Any], **groups: Mapping[str, Tensor]) -> RecordDict:
-    """A message: a JSON text and groups of tensors. Tensors without elements are left out."""
+def pack(text: Mapping[str, Any], **groups: Mapping[str, Tensor] | ConfigRecord) -> RecordDict:
+    """A message: a JSON text and groups of tensors, or of what Flower's own protocols say. Tensors without elements are
+    left out."""
     content: dict[str, ArrayRecord | MetricRecord | ConfigRecord] = {TEXT: ConfigRecord({"json": json.dumps(text)})}
     for group, tensors in groups.items():
+        if isinstance(tensors, ConfigRecord):
+            content[group] = tensors
+            continue
         content[group] = ArrayRecord({name: _array(tensor) for name, tensor in tensors.items() if tensor.numel()})
     return RecordDict(content)
 
 
-def unpack(content: RecordDict) -> tuple[dict[str, Any], dict[str, Tensors]]:
-    """Text and tensors of a message; whatever is not as `pack` makes it is an error with the reason."""
+def unpack(content: RecordDict, beside: str | None = None) -> tuple[dict[str, Any], dict[str, Tensors]]:
+    """Text and tensors of a message; whatever is not as `pack` makes it is an error with the reason.
+
+    `beside`: a record that may be there for somebody else to read.
+    """
     record = content.get(TEXT)
     text = record.get("json") if isinstance(record, ConfigRecord) else None
     if not isinstance(text, str) or len(text) > LONGEST:
@@ -48,7 +55,7 @@ def unpack(content: RecordDict) -> tuple[dict[str, Any], dict[str, Tensors]]:
         raise FedloomError("the message's text is not an object")
     groups = {}
     for name, found in content.items():
-        if name != TEXT:
+        if name not in (TEXT, beside):
             if not isinstance(found, ArrayRecord):
                 raise FedloomError(f"{name} was not asked for")
             groups[str(name)] = {str(key): _tensor(str(key), array) for key, array in found.items()}

@@ -39,6 +39,7 @@ class AGN(Part):
     """Layers learn to choose between batch and group normalisation."""
 
     paper = "Kang et al. 2024, FedNN"
+    sums = "shares"  # `log` looks at the average
     replaces: ClassVar[frozenset[str]] = frozenset({"norm"})
     groups: Count = 2
     tau: Positive = 5.0

@@ -23,6 +23,7 @@ class FedDyn(Part):
     """Dynamic regularisation: local minima are bent towards the global one."""
 
     paper = "Acar et al. 2021, FedDyn"
+    sums = "equal"  # of the weights, for h; the mean beside it is another sum unless clients weigh alike
     alpha: Positive = 0.01
 
     def server_memory(self, w: Tensor, task: Task) -> Memory:

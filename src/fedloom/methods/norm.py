@@ -43,6 +43,7 @@ class Norm(Part):
     """Another feature normaliser: bn, gn, ln, in, frn, rbn, sn or none."""
 
     paper = "Kang et al. 2024, FedNN (comparison)"
+    sums = "shares"  # `log` looks at the average
     replaces: ClassVar[frozenset[str]] = frozenset({"norm"})
     kind: Kind = "gn"
     groups: Count = 2  # of gn

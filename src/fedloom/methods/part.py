@@ -17,7 +17,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import torch
 import yaml
@@ -82,6 +82,8 @@ class Part(BaseModel):
     exchanges: ClassVar[bool] = True  # False: its `regions` leave nothing that is exchanged
     pooled: ClassVar[bool] = False  # True: all training images lie in one place, and one worker trains on them
     always: ClassVar[bool] = False  # True: its `combine` is called even when no upload of the round was accepted
+    # what its server hooks make of uploads, if nothing but a sum: weighted by `server.shares`, or all alike; None: more
+    sums: ClassVar[Literal["shares", "equal"] | None] = None
     beside: ClassVar[frozenset[str] | None] = None  # hooks that other parts of the sum may use; None: all of them
     because: ClassVar[str] = ""  # why not the others: the end of a sentence that begins with what the other part does
 

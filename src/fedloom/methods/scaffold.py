@@ -34,6 +34,7 @@ class Scaffold(Part):
     """Control variates cancel client drift (option II, momentum-aware)."""
 
     paper = "Karimireddy et al. 2020, SCAFFOLD"
+    sums = "equal"  # of the controls' changes
 
     def server_memory(self, w: Tensor, task: Task) -> Memory:
         return {"control": torch.zeros_like(w)}

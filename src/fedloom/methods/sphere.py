@@ -36,6 +36,7 @@ class Sphere(Part):
     """Normalised features on a fixed orthonormal head."""
 
     paper = "Dong et al. 2022, SphereFed"
+    sums = "shares"  # a survey is another matter, which is seen in the plan
     replaces: ClassVar[frozenset[str]] = frozenset({"head"})
     loss: Literal["ce", "mse"] = "ce"
     scale: Positive = 1.0
