@@ -13,7 +13,9 @@ pytest.importorskip("flwr", reason='Flower is not installed: pip install "fedloo
 
 from federations import serve
 from flwr.app import Context, Error, Message
+from flwr.common.secure_aggregation.secaggplus_constants import Stage
 from machines import Machines, until
+from secret import silent
 
 import fedloom as fl
 from fedloom.deploy.certs import make
@@ -143,6 +145,39 @@ def test_nodes_that_lie_hang_or_are_killed_are_lost_by_name_and_come_back(four: 
         FIELDS | fields, tmp_path, lambda nodes: nodes.tamper.update({101: absent, 102: absent, 103: absent})
     )
     assert Run(app / "run").summary["digest"] == expected.summary["digest"]
+
+
+LEAVING = """
+from flwr.clientapp import ClientApp
+from fedloom.deploy.client import client_app
+
+honest = client_app(__file__)
+app = ClientApp()
+
+
+def answer(message, context):
+    reply = honest(message, context)
+    if context.node_config["partition-id"] == 3 and "masked" in reply.content:
+        raise RuntimeError("gone")
+    return reply
+
+
+for kind in (app.train, app.evaluate, app.query):
+    kind()(answer)
+"""
+
+
+def test_masked_uploads_of_supernodes_add_up_and_one_may_leave(four: Machines, tmp_path: Path) -> None:
+    """Client 3 has shared its keys, and its upload does not arrive."""
+    fields = {"method": "scaffold + fn", "rounds": 1, "deploy": FIELDS["deploy"] | {"secure_aggregation": True}}
+    app = application(four.folder / "masked", **fields)
+    (app / "loom_app" / "client_app.py").write_text(LEAVING)
+    process = four.run(app)
+    impatient = FIELDS | fields | {"deploy": {"timeout": 1, "secure_aggregation": True}}
+    expected = serve(impatient, tmp_path / "loopback", silent(Stage.COLLECT_MASKED_VECTORS, round="1", nodes=(103,)))
+    assert process.wait(400) == 0
+    assert list(rounds(app)[0]["lost_clients"]) == ["3"]
+    assert Run(app / "run").summary["digest"] == expected.summary["digest"]  # masks are new in every run, sums are not
 
 
 def test_wrong_keys_and_wrong_authorities_are_refused(tmp_path: Path) -> None:
