@@ -15,6 +15,7 @@ from federations import application, grid
 from loopback import Loopback
 
 import fedloom as fl
+from fedloom.data import load
 from fedloom.deploy.app import Settings, read
 from fedloom.deploy.personal import personalize
 from fedloom.deploy.plan import JOIN, ROUND, TEST, blank, plan
@@ -72,6 +73,23 @@ def test_sites_end_with_the_weights_of_all_data_in_one_place(tmp_path: Path) -> 
 def _order(made: tuple[Loopback, Any, Settings]) -> tuple[Any, Settings, Loopback]:
     nodes, given, settings = made
     return given, settings, nodes
+
+
+def test_the_server_distils_on_another_sets_images(tmp_path: Path) -> None:
+    images = load("digits")
+    x, y = images.test_x[:200].numpy(), images.test_y[:200].numpy()
+    np.savez(tmp_path / "public.npz", train_x=x, train_y=y, test_x=x[:2], test_y=y[:2])
+    fields = {"method": "feddf(steps=20)", "data": {"name": "digits", "public_from": str(tmp_path / "public.npz")}}
+    run = serve(*_order(federation(tmp_path, **fields)))
+    assert run.summary["digest"] == fl.run(FIELDS | fields, out=str(tmp_path / "alone")).summary["digest"]
+
+
+def test_masked_sites_end_with_those_weights_too_but_for_rounding(tmp_path: Path) -> None:
+    masked = {"deploy": FIELDS["deploy"] | {"secure_aggregation": True}, "method": "scaffold + fedper"}
+    run = serve(*_order(federation(tmp_path, **masked)))
+    alone = fl.run(FIELDS, method="scaffold + fedper", out=str(tmp_path / "alone"))
+    for name, tensor in alone.weights.items():
+        assert float((run.weights[name] - tensor).abs().max()) < 1e-5
 
 
 def test_what_leaves_a_site_is_what_the_plan_lists(tmp_path: Path) -> None:
@@ -195,7 +213,11 @@ def test_a_site_whose_data_changed_does_not_take_part(tmp_path: Path, capsys: py
 
 @pytest.mark.parametrize(
     ("fields", "words"),
-    [({"data": {"name": "digits", "validation": 0.1}}, "data.validation"), ({"data": {"public": 0.1}}, "data.public")],
+    [
+        ({"data": {"name": "digits", "validation": 0.1}}, "data.validation"),
+        ({"data": {"public": 0.1}}, "data.public"),
+        ({"method": "babu + server-data"}, "method: server-data trains on clients' images at the server"),
+    ],
 )
 def test_what_needs_everyones_images_is_refused(tmp_path: Path, fields: dict[str, Any], words: str) -> None:
     with pytest.raises(FedloomError, match=words):

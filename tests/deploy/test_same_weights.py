@@ -34,13 +34,21 @@ METHODS = [
     "fedexp",  # serves other weights than it trains
     "babu + dp(clip=0.5, noise=0.01)",  # noise on the server
     "fedavg + clipped",
+    "feddf(steps=20)",  # the server trains on images that nobody holds, taught by the uploads
+    "server-data",  # the server trains on a share of all images
     "fednn",  # a temperature that is a function of the round
 ]
 
 
+MORE: dict[str, dict[str, Any]] = {
+    "fednn": {"model": "cnn", "rounds": 2},
+    "feddf(steps=20)": {"data": {"name": "digits", "public": 0.1, "validation": 0.1}, "rounds": 2},
+}
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_nodes_end_with_the_weights_of_a_run(method: str, tmp_path: Path) -> None:
-    fields = FIELDS | {"method": method} | ({"model": "cnn", "rounds": 2} if method == "fednn" else {})
+    fields = FIELDS | {"method": method} | MORE.get(method, {})
     alone = fl.run(fields, out=str(tmp_path / "alone"))
     together = serve(fields, tmp_path / "together")
     assert together.summary["digest"] == alone.summary["digest"]

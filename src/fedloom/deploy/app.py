@@ -85,6 +85,11 @@ def check_sites(given: Recipe) -> None:
     ):
         if wanted:
             raise FedloomError(f"data.{field}: takes images out of all clients' data, which stay at their sites here")
+    for part in method(given.method).parts:
+        if part.gathers:
+            raise FedloomError(
+                f"method: {part.name} trains on clients' images at the server, and they stay at their sites here"
+            )
     if data.normalize == "set":
         raise FedloomError(
             "data.normalize: set needs the mean of all clients' images, which stay at their sites; write two lists or none"

@@ -81,6 +81,7 @@ class Part(BaseModel):
     replaces: ClassVar[frozenset[str]] = frozenset()  # pieces of the net that `build` swaps: only one part may
     exchanges: ClassVar[bool] = True  # False: its `regions` leave nothing that is exchanged
     pooled: ClassVar[bool] = False  # True: all training images lie in one place, and one worker trains on them
+    gathers: ClassVar[bool] = False  # True: the server trains on clients' own images
     always: ClassVar[bool] = False  # True: its `combine` is called even when no upload of the round was accepted
     # what its server hooks make of uploads, if nothing but a sum: weighted by `server.shares`, or all alike; None: more
     sums: ClassVar[Literal["shares", "equal"] | None] = None

@@ -22,6 +22,7 @@ class ServerData(Part):
 
     name: ClassVar[str] = "server-data"
     paper = "Oh et al. 2022, FedBABU (Table 2)"
+    gathers: ClassVar[bool] = True
     sums = "shares"  # the server trains the average
     share: float = Field(0.05, gt=0, le=1)
     epochs: Count = 1
