@@ -10,36 +10,25 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from flwr.app import ConfigRecord, Message, RecordDict
-from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_CONFIGS
-from flwr.serverapp import Grid
+from flwr.app import ConfigRecord
 from torch import Tensor
 
 from fedloom.deploy.checked import Tensors, fit
+from fedloom.deploy.post import SLOWEST, Post
 from fedloom.deploy.secure import Heard, Order, SecureRound, in_rows
 from fedloom.deploy.site import Card
 from fedloom.deploy.summand import Summand
-from fedloom.deploy.wire import pack, unpack
 from fedloom.engine.arena import prefixed, scoped
 from fedloom.engine.board import Board
 from fedloom.engine.lanes import Job, Lanes, Report
 from fedloom.engine.ledger import Ledger
 from fedloom.engine.setup import Experiment
 from fedloom.engine.worker import Worker
-from fedloom.errors import FedloomError, TooFew
+from fedloom.errors import TooFew
 
-TYPES = {
-    "train": "train",
-    "act": "train",
-    "keys": "train",
-    "client": "evaluate",
-}  # Flower's name for a kind of job; else it is a query
 REMOTE = ("train", "act", "tell", "client")
-POLL, SLOWEST = 0.1, 1.0  # seconds between looks for answers
-GRACE = 30.0  # seconds that Flower keeps a message longer than it is waited for, so that the reason is ours
 ASK_AGAIN = 60.0  # seconds until a node that refused is asked again
 
-Answers = dict[int, tuple[dict[str, Any], dict[str, Tensors]] | str]  # node -> what it said, or why it said nothing
 Note = Callable[[str], None]
 
 
@@ -50,98 +39,6 @@ class Member:
 
     def __str__(self) -> str:
         return self.name or f"node {self.node}"
-
-
-class Post:
-    """Messages to nodes and their answers, whatever becomes of each."""
-
-    def __init__(self, grid: Grid, digest: str) -> None:
-        self.grid, self.digest = grid, digest
-
-    def nodes(self) -> set[int]:
-        return set(self.grid.get_node_ids())
-
-    def exchange(
-        self,
-        orders: Mapping[int, Order],
-        timeout: float,
-        round: int = 0,
-        heard: Callable[[int], None] | None = None,
-    ) -> Answers:
-        """Send each node its order and wait for all answers, at most this many seconds."""
-        packed = {node: pack({**order, "digest": self.digest}, **groups) for node, (order, groups) in orders.items()}
-        kinds = {node: str(order["kind"]) for node, (order, _) in orders.items()}
-        replies = self._send(packed, kinds, timeout, round, heard)
-        return {node: reply if isinstance(reply, str) else self._read(reply) for node, reply in replies.items()}
-
-    def exchange_keys(
-        self,
-        orders: Mapping[int, Order],
-        said: Mapping[int, ConfigRecord],
-        timeout: float,
-        round: int,
-        heard: Callable[[int], None] | None = None,
-    ) -> dict[int, tuple[dict[str, Any], ConfigRecord, dict[str, Tensors]] | str]:
-        """The same for a stage of secure aggregation: with what Flower's protocol says beside the order, and answers."""
-        packed = {
-            node: pack({**order, "digest": self.digest}, **groups, **{RECORD_KEY_CONFIGS: said[node]})
-            for node, (order, groups) in orders.items()
-        }
-        kinds = {node: str(order["kind"]) for node, (order, _) in orders.items()}
-        found: dict[int, tuple[dict[str, Any], ConfigRecord, dict[str, Tensors]] | str] = {}
-        for node, reply in self._send(packed, kinds, timeout, round, heard).items():
-            answer = reply if isinstance(reply, str) else self._read(reply, RECORD_KEY_CONFIGS)
-            if isinstance(reply, str) or isinstance(answer, str):
-                found[node] = str(answer)
-                continue
-            record = reply.content.get(RECORD_KEY_CONFIGS)
-            found[node] = answer[0], record if isinstance(record, ConfigRecord) else ConfigRecord(), answer[1]
-        return found
-
-    def _send(
-        self,
-        packed: Mapping[int, RecordDict],
-        kinds: Mapping[int, str],
-        timeout: float,
-        round: int,
-        heard: Callable[[int], None] | None,
-    ) -> dict[int, Message | str]:
-        waiting: dict[str, int] = {}
-        found: dict[int, Message | str] = {}
-        for node, content in packed.items():
-            kind = TYPES.get(kinds[node], "query")
-            message = Message(content, dst_node_id=node, message_type=kind, ttl=timeout + GRACE, group_id=str(round))
-            numbers = list(self.grid.push_messages([message]))
-            if numbers and numbers[0]:
-                waiting[numbers[0]] = node
-            else:
-                found[node] = "the order could not be sent"
-        until, pause = time.monotonic() + timeout, POLL
-        while waiting and time.monotonic() < until:
-            replies = list(self.grid.pull_messages(list(waiting)))
-            for reply in replies:
-                answered = waiting.pop(reply.metadata.reply_to_message_id, None)
-                if answered is not None:
-                    found[answered] = reply
-                    if heard:
-                        heard(answered)
-            pause = POLL if replies else min(pause * 1.2, SLOWEST)
-            if waiting:
-                time.sleep(min(pause, max(until - time.monotonic(), 0)))
-        for node in waiting.values():
-            found[node] = f"no answer within {timeout:g} s"
-        return found
-
-    def _read(self, reply: Message, beside: str | None = None) -> tuple[dict[str, Any], dict[str, Tensors]] | str:
-        if reply.has_error():
-            return f"Flower says: {(reply.error.reason or f'error {reply.error.code}')[:120]}"
-        try:
-            told, groups = unpack(reply.content, beside)
-        except FedloomError as error:
-            return str(error)
-        if told.get("digest") != self.digest:
-            return f"it has recipe {told.get('digest')}, the server {self.digest}"
-        return told, groups
 
 
 class Nodes:

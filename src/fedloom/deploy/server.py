@@ -16,7 +16,8 @@ from flwr.serverapp import Grid, ServerApp
 from fedloom.data import load
 from fedloom.deploy import app
 from fedloom.deploy.app import Settings
-from fedloom.deploy.nodes import Nodes, Post
+from fedloom.deploy.nodes import Nodes
+from fedloom.deploy.post import Post
 from fedloom.deploy.site import Card
 from fedloom.engine.board import Board
 from fedloom.engine.folder import RunFolder, create, refuse_existing

@@ -1,0 +1,115 @@
+"""Messages to nodes and their answers, whatever becomes of each."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_CONFIGS
+from flwr.serverapp import Grid
+
+from fedloom.deploy.checked import Tensors
+from fedloom.deploy.secure import Order
+from fedloom.deploy.wire import pack, unpack
+from fedloom.errors import FedloomError
+
+# Flower's name for a kind of job; else it is a query
+TYPES = {"train": "train", "act": "train", "keys": "train", "client": "evaluate"}
+POLL, SLOWEST = 0.1, 1.0  # seconds between looks for answers
+GRACE = 30.0  # seconds that Flower keeps a message longer than it is waited for, so that the reason is ours
+
+Answers = dict[int, tuple[dict[str, Any], dict[str, Tensors]] | str]  # node -> what it said, or why it said nothing
+
+
+class Post:
+    """Where messages go out and answers come in."""
+
+    def __init__(self, grid: Grid, digest: str) -> None:
+        self.grid, self.digest = grid, digest
+
+    def nodes(self) -> set[int]:
+        return set(self.grid.get_node_ids())
+
+    def exchange(
+        self,
+        orders: Mapping[int, Order],
+        timeout: float,
+        round: int = 0,
+        heard: Callable[[int], None] | None = None,
+    ) -> Answers:
+        """Send each node its order and wait for all answers, at most this many seconds."""
+        packed = {node: pack({**order, "digest": self.digest}, **groups) for node, (order, groups) in orders.items()}
+        kinds = {node: str(order["kind"]) for node, (order, _) in orders.items()}
+        replies = self._send(packed, kinds, timeout, round, heard)
+        return {node: reply if isinstance(reply, str) else self._read(reply) for node, reply in replies.items()}
+
+    def exchange_keys(
+        self,
+        orders: Mapping[int, Order],
+        said: Mapping[int, ConfigRecord],
+        timeout: float,
+        round: int,
+        heard: Callable[[int], None] | None = None,
+    ) -> dict[int, tuple[dict[str, Any], ConfigRecord, dict[str, Tensors]] | str]:
+        """The same for a stage of secure aggregation: with what Flower's protocol says beside the order, and answers."""
+        packed = {
+            node: pack({**order, "digest": self.digest}, **groups, **{RECORD_KEY_CONFIGS: said[node]})
+            for node, (order, groups) in orders.items()
+        }
+        kinds = {node: str(order["kind"]) for node, (order, _) in orders.items()}
+        found: dict[int, tuple[dict[str, Any], ConfigRecord, dict[str, Tensors]] | str] = {}
+        for node, reply in self._send(packed, kinds, timeout, round, heard).items():
+            answer = reply if isinstance(reply, str) else self._read(reply, RECORD_KEY_CONFIGS)
+            if isinstance(reply, str) or isinstance(answer, str):
+                found[node] = str(answer)
+                continue
+            record = reply.content.get(RECORD_KEY_CONFIGS)
+            found[node] = answer[0], record if isinstance(record, ConfigRecord) else ConfigRecord(), answer[1]
+        return found
+
+    def _send(
+        self,
+        packed: Mapping[int, RecordDict],
+        kinds: Mapping[int, str],
+        timeout: float,
+        round: int,
+        heard: Callable[[int], None] | None,
+    ) -> dict[int, Message | str]:
+        waiting: dict[str, int] = {}
+        found: dict[int, Message | str] = {}
+        for node, content in packed.items():
+            kind = TYPES.get(kinds[node], "query")
+            message = Message(content, dst_node_id=node, message_type=kind, ttl=timeout + GRACE, group_id=str(round))
+            numbers = list(self.grid.push_messages([message]))
+            if numbers and numbers[0]:
+                waiting[numbers[0]] = node
+            else:
+                found[node] = "the order could not be sent"
+        until, pause = time.monotonic() + timeout, POLL
+        while waiting and time.monotonic() < until:
+            replies = list(self.grid.pull_messages(list(waiting)))
+            for reply in replies:
+                answered = waiting.pop(reply.metadata.reply_to_message_id, None)
+                if answered is not None:
+                    found[answered] = reply
+                    if heard:
+                        heard(answered)
+            pause = POLL if replies else min(pause * 1.2, SLOWEST)
+            if waiting:
+                time.sleep(min(pause, max(until - time.monotonic(), 0)))
+        for node in waiting.values():
+            found[node] = f"no answer within {timeout:g} s"
+        return found
+
+    def _read(self, reply: Message, beside: str | None = None) -> tuple[dict[str, Any], dict[str, Tensors]] | str:
+        if reply.has_error():
+            return f"Flower says: {(reply.error.reason or f'error {reply.error.code}')[:120]}"
+        try:
+            told, groups = unpack(reply.content, beside)
+        except FedloomError as error:
+            return str(error)
+        if told.get("digest") != self.digest:
+            return f"it has recipe {told.get('digest')}, the server {self.digest}"
+        return told, groups
