@@ -66,6 +66,7 @@ ROWS = [
     Row("ld"),
     Row("fr"),
     Row("fedsol"),
+    Row("fedsol(rho=0.1)"),
     Row("babu"),
     Row("fn", "fn"),
     Row("sphere", "sphere"),
