@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-flower test-ray test-all install lint bench clean
+.PHONY: demo test test-pairs test-flower test-ray test-all install lint bench clean
 
 demo: .venv/installed
 	$(BIN)/fedloom compare --data digits --split shards:2 --clients 20 --fraction 0.2 --model cnn \
@@ -10,7 +10,11 @@ demo: .venv/installed
 	  --methods "fedavg @ lr=0.02; fedprox(mu=0.1) @ lr=0.03; scaffold @ lr=0.03; fedbabu @ lr=0.05; fedfn @ lr=0.05; feddrplus @ lr=0.3"
 
 test: .venv/installed-dev .venv/browser
-	$(BIN)/pytest -n 2 -m "not slow and not flower and not ray"
+	$(BIN)/pytest -n 2 -m "not slow and not pairs and not flower and not ray"
+
+# Every sum of two parts; the ordinary tests try a quarter of them.
+test-pairs: .venv/installed-dev
+	$(BIN)/pytest -n 2 -m pairs tests/methods
 
 # Real SuperLinks and SuperNodes on loopback, one after the other: some minutes.
 test-flower: .venv/installed-dev

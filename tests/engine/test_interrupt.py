@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,14 @@ from processes import STOPPED, Child, group, until
 import fedloom as fl
 
 FIELDS = {"clients": 10, "fraction": 0.5, "rounds": 25, "lanes": 2, "method": "scaffold"}  # a checkpoint every 15 s
+
+
+@pytest.fixture(autouse=True)
+def _as_in_a_terminal() -> Iterator[None]:
+    """Where tests are started in the background, the shell lets them ignore Ctrl-C."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 class Sends(Notes):

@@ -60,7 +60,7 @@ def test_a_part_works_stacked_or_is_refused_by_name(name: str) -> None:
         "feddc + ntd + prox",
         "moon(projection=8) + scaffold",
         "fedper + kd + exp",
-        "fedrep + moon + median",
+        "fedrep(head_epochs=2) + moon + median",
         "etf + ld(beta=0.5) + ditto",
     ],
 )
@@ -75,7 +75,7 @@ def test_sums_agree(method: str) -> None:
         {"augment": "flip"},
         {"momentum": 0.0, "weight_decay": 0.0},
         {"batch": "full"},
-        {"model": "cnn", "lr": 0.01, "method": "kd"},
+        {"model": "cnn", "lr": 0.01, "method": "kd", "batch": "full", "rounds": 1},
         {"split": "dirichlet:0.3+noise:0.3"},
         {"split": "shards:5"},
         {"weighting": "uniform", "schedule": "cosine"},
