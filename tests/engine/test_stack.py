@@ -168,6 +168,47 @@ def test_a_part_that_cannot_be_stacked_is_refused_by_name_before_anything_is_wri
     assert fl.run({**FIELDS, "stack": "auto"}, method=name).recipe.stack == "off"
 
 
+NETS = """
+from torch import nn
+
+class Tied(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.one, self.two = nn.Linear(64, 64), nn.Linear(64, 64)
+        self.two.weight = self.one.weight
+
+    def forward(self, x):
+        return self.two(self.one(x.flatten(1)).relu())
+
+class Recurrent(nn.Module):  # keeps its weights in a list of its own, too
+    def __init__(self):
+        super().__init__()
+        self.rows = nn.GRU(8, 16, batch_first=True)
+
+    def forward(self, x):
+        return self.rows(x.squeeze(1))[0][:, -1]
+
+def tied(shape, classes):
+    return Tied(), nn.Linear(64, classes)
+
+def recurrent(shape, classes):
+    return Recurrent(), nn.Linear(16, classes)
+"""
+
+
+def test_a_weight_with_two_places_is_lent_to_both() -> None:
+    Path("nets.py").write_text(NETS)
+    alone, together = (fl.run({**FIELDS, "stack": stack}, model="nets.py:tied") for stack in ("off", 4))
+    for name, value in alone.weights.items():
+        torch.testing.assert_close(together.weights[name], value, rtol=0, atol=1e-5)
+
+
+def test_a_net_that_keeps_its_weights_elsewhere_is_refused() -> None:
+    Path("nets.py").write_text(NETS)
+    with pytest.raises(fl.FedloomError, match=r"^stack: the net .*; set stack to off$"):
+        fl.run(FIELDS, model="nets.py:recurrent")
+
+
 @pytest.mark.usefixtures("strangers")
 def test_a_stranger_that_keeps_to_tensors_is_stacked() -> None:
     alone, together = (fl.run({**FIELDS, "stack": stack}, method="pulls") for stack in ("off", 4))

@@ -64,6 +64,8 @@ def obstacle(experiment: Experiment) -> str | None:
     try:
         for rows in (2, 1):  # a client that has to step alone is computed in another way
             _try(worker, [], 1, rows)
+        if not _sees_its_weights(worker):
+            return "the net does not use the weights that it is lent; it keeps others somewhere"
     except Exception as error:
         return f"the net cannot be stacked ({_short(error)})"
     for name in speaking:
@@ -134,6 +136,23 @@ def _try(worker: Worker, parts: list[str], round: int, count: int = 2) -> None:
         torch.autograd.grad(values.sum(), pieces, materialize_grads=True)
     finally:
         worker.objective, worker.penalties = kept
+
+
+def _sees_its_weights(worker: Worker) -> bool:
+    """Whether the net, called with other weights, says what it says when it has them."""
+    from fedloom.engine.stack import Lent
+
+    storage, generator = worker.weights.storage, torch.Generator().manual_seed(1)
+    x = torch.randn(2, *worker.experiment.task.shape, generator=generator).to(worker.device)
+    other = storage + 0.1 * torch.randn(len(storage), generator=generator).to(worker.device)
+    lent, tensors = Lent(worker.net, list(worker.layout.entries)), list(worker.layout.views(other).values())
+    with torch.no_grad():
+        said = lent(tensors, "head", lent(tensors, "features", x))
+        before = storage.clone()
+        storage.copy_(other)
+        own = worker.net(x)
+        storage.copy_(before)
+    return torch.allclose(said, own, rtol=1e-3, atol=1e-4)
 
 
 def _short(error: Exception) -> str:
