@@ -281,9 +281,7 @@ class Lent:
 
     def __init__(self, net: Net, names: Sequence[str]) -> None:
         self._net = net
-        order = {
-            id(net.get_parameter(n) if _is_parameter(net, n) else net.get_buffer(n)): i for i, n in enumerate(names)
-        }
+        order = {id(_tensor(net, name)): i for i, name in enumerate(names)}
         self._places: list[tuple[dict[str, Any], str, int]] = []  # a tensor may have several
         for module in net.modules():
             for home in (module._parameters, module._buffers):
