@@ -37,6 +37,42 @@ def call(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str,
     return int(ended.value.code or 0), said.out, said.err
 
 
+COMMANDS = [
+    "run",
+    "compare",
+    "sweep",
+    "personalize",
+    "adopt",
+    "export",
+    "analyze",
+    "report",
+    "watch",
+    "split",
+    "list",
+    "bench",
+    "flower",
+]
+
+
+@pytest.mark.parametrize("words", [[], *([name] for name in COMMANDS), ["flower", "init"], ["flower", "plan"]], ids=str)
+def test_every_command_explains_itself(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = call(capsys, *words, "--help")
+    assert (code, err) == (0, "")
+    assert "Usage" in out and "--help" in out
+
+
+def test_a_narrow_terminal_cuts_no_table(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    from rich.console import Console
+
+    import fedloom.cli
+
+    monkeypatch.setattr(fedloom.cli, "out", Console(width=60))
+    code, out, _ = call(capsys, "compare", "--methods", "fedavg; scaffold + fn", "--seeds", "1", *SMALL)
+    assert code == 0
+    row = next(line for line in out.splitlines() if "scaffold + fn" in line and "seed" not in line)
+    assert len(row.split()) > 6
+
+
 def test_a_run_leaves_every_file_where_its_name_says() -> None:
     done = fedloom("run", *SMALL, "--method", "scaffold + fn", "--name", "x")
     assert done.returncode == 0, done.stderr

@@ -26,6 +26,7 @@ from fedloom.nets import list_models
 from fedloom.recipe import assign, read_recipe
 from fedloom.report.analysis import analysis_tables
 from fedloom.report.grid import sheets
+from fedloom.report.personal import print_wide
 from fedloom.report.progress import Bar
 from fedloom.report.sheet import rich_table
 from fedloom.report.split_view import split_view
@@ -67,7 +68,7 @@ FLAGS = {
     "stack": "off | auto | how many clients of a tiny net train in one computation",
     "seed": "of everything that is drawn",
     "eval_every": "rounds between tests (0: only after the last)",
-    "init": "PATH.safetensors | hf:owner/name[/file]: first weights, where names and shapes match",
+    "init": "PATH.safetensors | hf:owner/name(/file): first weights, where names and shapes match",
     "track": "tensorboard | mlflow | wandb: tell it every round",
     "analyze_every": "rounds between analyses of factors, norms, alignment and drift (0: none)",
     "name": "the run goes to runs/NAME",
@@ -200,7 +201,7 @@ def sweep(
 def _show(found: Comparison) -> None:
     """The tables, what must be said of them, and where everything is."""
     for sheet in (made := sheets(found)):
-        out.print(rich_table(sheet))
+        print_wide(out, rich_table(sheet))
     for note in made[-1].notes:
         out.print(note, highlight=False, markup=False, style="red" if note.startswith("Failed:") else None)
     depth = "*/" * (2 if found.points != [()] else 1)
