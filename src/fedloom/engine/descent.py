@@ -1,9 +1,9 @@
-"""Other ways downhill than a client's SGD: Adam on the flat vector, a part's own vector, an end when nothing is gained."""
+"""Ways downhill: SGD as torch makes it, Adam on the flat vector, a part's own vector, an end when nothing is gained."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -16,6 +16,23 @@ from fedloom.weights import Weights
 
 if TYPE_CHECKING:
     from fedloom.engine.worker import Worker
+
+
+def clip(pieces: Sequence[Tensor], largest: float) -> None:
+    """Shorten a gradient that lies in these pieces, in place; of every row by itself, where there are rows."""
+    norms = torch.stack([torch.linalg.vector_norm(piece, dim=-1) for piece in pieces], -1)
+    factor = (largest / (torch.linalg.vector_norm(norms, dim=-1, keepdim=True) + 1e-6)).clamp(max=1.0)
+    for piece in pieces:
+        piece.mul_(factor)
+
+
+def sgd(w: Tensor, gradient: Tensor, velocity: Tensor, decay: float, momentum: float, rate: float) -> None:
+    """A step of a vector, or of many that are rows: decay joins the gradient, then momentum. All three are moved in place."""
+    if decay:
+        gradient.add_(w, alpha=decay)
+    if momentum:
+        gradient = torch.add(gradient, velocity, alpha=momentum, out=velocity)
+    w.add_(gradient, alpha=-rate)
 
 
 def adam(

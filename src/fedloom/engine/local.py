@@ -16,7 +16,7 @@ from torch import Tensor
 
 from fedloom.data import Pictures
 from fedloom.engine.clock import Preparing
-from fedloom.engine.descent import Patience, adam
+from fedloom.engine.descent import Patience, adam, clip, sgd
 from fedloom.engine.samples import Samples, held_back
 from fedloom.engine.scope import LocalBatch, Loss, PeerRow, Scope, Views
 from fedloom.errors import FedloomError
@@ -175,7 +175,7 @@ class ClientJob:
             if drive.exchanged and drive.correct is not None and drive.by is not None:
                 drive.correct(g[: len(self.w)], drive.by)
             if recipe.clip is not None:
-                _clip([g[s] for s in drive.stretches], recipe.clip)
+                clip([g[s] for s in drive.stretches], recipe.clip)
             if drive.adam is not None:
                 drive.adam.param_groups[0]["lr"] = drive.rate(number)
                 drive.adam.step()
@@ -186,12 +186,7 @@ class ClientJob:
                 momentum = momentum if course.momentum is None else course.momentum
                 rate = drive.rate(number)
             for s in drive.stretches:
-                move = g[s]
-                if decay:
-                    move.add_(w[s], alpha=decay)
-                if momentum:
-                    move = torch.add(move, worker.velocity[s], alpha=momentum, out=worker.velocity[s])
-                w[s].add_(move, alpha=-rate)
+                sgd(w[s], g[s], worker.velocity[s], decay, momentum, rate)
 
     def backward(self, loss: Callable[[], Tensor], stretches: list[slice], told: bool = True) -> None:
         """The one backward pass: leaves the gradient in the flat vector. `told`: the loss enters the client's report."""
@@ -348,10 +343,3 @@ def total(worker: Worker, scopes: Mapping[str, Any], batch: Any, drive: Drive | 
         return loss
     batch.client = drive.by
     return loss + drive.penalty(batch)
-
-
-def _clip(pieces: list[Tensor], largest: float) -> None:
-    norm = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(piece) for piece in pieces]))
-    factor = (largest / (norm + 1e-6)).clamp(max=1.0)
-    for piece in pieces:
-        piece.mul_(factor)

@@ -12,30 +12,23 @@ number of lanes and after any interruption. Only local training is stacked; test
 from __future__ import annotations
 
 import time
-import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from torch.func import vmap
 
-from fedloom.engine.arena import scoped
 from fedloom.engine.clock import preparing
-from fedloom.engine.local import ClientJob, Drive, objective, total
+from fedloom.engine.descent import clip, sgd
+from fedloom.engine.local import ClientJob, Drive
 from fedloom.engine.samples import PREPARED_BYTES, Samples
 from fedloom.engine.scope import Views
-from fedloom.errors import FedloomError
+from fedloom.engine.stacked import Losses
 from fedloom.keys import seeded
-from fedloom.methods.part import Part
-from fedloom.methods.seen import Phase, Slots
-from fedloom.nets import Net
+from fedloom.methods.seen import Phase
 
 if TYPE_CHECKING:
     from fedloom.engine.worker import Worker
-
-# torch takes the clients one by one where it has no batched form of an operation: right, only slower
-warnings.filterwarnings("ignore", message="There is a performance drop because we have not yet implemented")
 
 Rows = slice | Tensor  # some rows of the matrix: a stretch where that is possible, since it needs no copy
 
@@ -60,7 +53,6 @@ class Stack:
         self.velocity = torch.zeros_like(self.w[:, : layout.trained])
         self.gradient = torch.zeros_like(self.w[:, : layout.trained])
         self.loss = torch.zeros(count, device=worker.device)
-        self.steps = torch.zeros(count, dtype=torch.int64)
         self.losses = Losses(worker, self.jobs[0].scopes)
         self.counts = torch.zeros(count, 0)
         if self.losses.parts:  # nobody else asks for them
@@ -78,7 +70,7 @@ class Stack:
         finishing = worker.experiment.method.hooked("finish")
         for row, (job, views) in enumerate(zip(self.jobs, self.views, strict=True)):
             worker.weights.load(self.w[row])
-            job.loss, job.losses = self.loss[row], int(self.steps[row])
+            job.loss = self.loss[row]
             if finishing:
                 worker.start.copy_(self.start[row])
                 job.stand(worker.weights.storage, worker.start)
@@ -100,9 +92,9 @@ class Stack:
         drive = Drive(stretches, self.jobs[0].lr, exchanged, plain=False, penalty=None, by=None)
         for rows, x, y, index in preparing(_ticks(self.jobs, phase.epochs)):
             self._step(rows, x, y, index, drive)
-            for row in range(rows.start, rows.stop) if isinstance(rows, slice) else rows.tolist():
+            for row in _numbers(rows):
                 self.jobs[row].exchanged_steps += exchanged
-                self.steps[row] += 1
+                self.jobs[row].losses += 1
 
     def _step(self, rows: Rows, x: Tensor, y: Tensor, index: Tensor, drive: Drive) -> None:
         """What ClientJob.step does, for some of the clients at once."""
@@ -118,26 +110,17 @@ class Stack:
                 gradient = self.gradient
                 for s, piece in zip(drive.stretches, found, strict=True):
                     gradient[rows, s] = piece
-                each = range(rows.start, rows.stop) if isinstance(rows, slice) else rows.tolist()
-                for row in each:
-                    job = self.jobs[row]
+                for row in _numbers(rows):
                     for part in worker.corrections:
-                        part.correct(gradient[row, : worker.layout.exchanged], job.scopes[part.name])
+                        part.correct(gradient[row, : worker.layout.exchanged], self.jobs[row].scopes[part.name])
                 found = tuple(gradient[rows, s] for s in drive.stretches)
             if recipe.clip is not None:
-                norms = torch.stack([torch.linalg.vector_norm(piece, dim=1) for piece in found], 1)
-                factor = (recipe.clip / (torch.linalg.vector_norm(norms, dim=1) + 1e-6)).clamp(max=1.0)
-                found = tuple(piece * factor[:, None] for piece in found)
+                clip(found, recipe.clip)
             for s, move in zip(drive.stretches, found, strict=True):
-                if recipe.weight_decay:
-                    move = move.add(w[:, s], alpha=recipe.weight_decay)
-                if recipe.momentum:
-                    move = move.add(self.velocity[rows, s], alpha=recipe.momentum)
-                    self.velocity[rows, s] = move
-                if isinstance(rows, slice):
-                    self.w[rows, s].add_(move, alpha=-drive.lr)
-                else:
-                    self.w[rows, s] = w[:, s].add(move, alpha=-drive.lr)
+                moved, velocity = w[:, s], self.velocity[rows, s]
+                sgd(moved, move, velocity, recipe.weight_decay, recipe.momentum, drive.lr)
+                if not isinstance(rows, slice):  # then these are copies
+                    self.w[rows, s], self.velocity[rows, s] = moved, velocity
 
 
 Tick = tuple[Rows, Tensor, Tensor, Tensor]
@@ -202,201 +185,11 @@ def _largest(sizes: Sequence[int]) -> list[int]:
     return [row for row, size in enumerate(sizes) if size == frequent]
 
 
+def _numbers(rows: Rows) -> Sequence[int]:
+    return range(rows.start, rows.stop) if isinstance(rows, slice) else rows.tolist()
+
+
 def _rows(chosen: Sequence[int]) -> Rows:
     if chosen[-1] - chosen[0] == len(chosen) - 1:
         return slice(chosen[0], chosen[-1] + 1)
     return torch.tensor(chosen)
-
-
-class Losses:
-    """The method's loss of several clients at once, each under its own row of weights."""
-
-    def __init__(self, worker: Worker, scopes: Mapping[str, Any]) -> None:
-        self.worker, self.scopes = worker, scopes
-        self._net = Lent(worker.net, list(worker.layout.entries))
-        speaking = [*worker.penalties, *([worker.objective] if worker.objective else [])]
-        self.parts: list[Part] = speaking
-        names = tuple(f"{part.name}." for part in speaking)
-        self.remembered = [n for n in worker.experiment.messages.memory.names if n.startswith(names)] if names else []
-        personal = worker.layout.personal > 0 or bool(worker.layout.personal_statistics)
-        self._start = 0 if personal else None  # where all begin with the same weights, a teacher needs no rows
-        self._teacher: Lent | None = None  # a net in the mode that evaluation uses; weights are given with every call
-        if speaking:
-            net, _ = worker.teacher(("", "stack"))
-            worker.tell_round(net)
-            self._teacher = Lent(net, list(worker.layout.entries))
-
-    def __call__(
-        self,
-        drive: Drive,
-        pieces: Sequence[Tensor],  # of the rows, that are trained
-        w: Tensor,  # (n, total) whole rows
-        start: Tensor,
-        x: Tensor,  # (n, B, C, H, W)
-        y: Tensor,
-        index: Tensor,
-        counts: Tensor,
-        memory: Mapping[str, Tensor],
-    ) -> Tensor:
-        def one(
-            pieces: Sequence[Tensor],
-            w: Tensor,
-            start: Tensor,
-            x: Tensor,
-            y: Tensor,
-            index: Tensor,
-            counts: Tensor,
-            memory: Mapping[str, Tensor],
-        ) -> Tensor:
-            batch = StackedBatch(self, x, y, index, counts, self._tensors(drive, pieces, w), w, start, memory)
-            scopes = {part.name: StackedScope(self.scopes[part.name], batch) for part in self.parts}
-            batch.scopes = scopes
-            return total(self.worker, scopes, batch, drive)
-
-        if self._start is None:
-            start = start[0]
-        values: Tensor = vmap(one, in_dims=(0, 0, self._start, 0, 0, 0, 0, 0))(
-            list(pieces), w, start, x.contiguous(), y, index, counts, dict(memory)
-        )
-        return values
-
-    def _tensors(self, drive: Drive, pieces: Sequence[Tensor], w: Tensor) -> list[Tensor]:
-        """The net's tensors in order: from the trained pieces, where gradients are wanted, else from the whole row."""
-        tensors = self.worker.layout.views(w)
-        for s, piece in zip(drive.stretches, pieces, strict=True):
-            tensors.update(self.worker.layout.views(piece, s.start))
-        return list(tensors.values())
-
-    def ask(self, tensors: Sequence[Tensor], what: str, value: Tensor, teacher: bool = False) -> Tensor:
-        called = self._teacher if teacher else self._net
-        assert called is not None
-        return called(tensors, what, value)
-
-
-class Lent:
-    """A net that is called with other weights than its own: they lie in its modules for the time of a call.
-
-    As torch.func.functional_call does it, which looks every name up again in every call; here that is half of a tiny step.
-    """
-
-    def __init__(self, net: Net, names: Sequence[str]) -> None:
-        self._net = net
-        order = {id(_tensor(net, name)): i for i, name in enumerate(names)}
-        self._places: list[tuple[dict[str, Any], str, int]] = []  # a tensor may have several
-        for module in net.modules():
-            for home in (module._parameters, module._buffers):
-                self._places += [(home, leaf, order[id(t)]) for leaf, t in home.items() if id(t) in order]
-
-    def __call__(self, tensors: Sequence[Tensor], what: str, value: Tensor) -> Tensor:
-        own = [home[leaf] for home, leaf, _ in self._places]
-        try:
-            for home, leaf, i in self._places:
-                home[leaf] = tensors[i]
-            found: Tensor = self._net.features(value) if what == "features" else self._net.head(value)
-            return found
-        finally:
-            for (home, leaf, _), tensor in zip(self._places, own, strict=True):
-                home[leaf] = tensor
-
-
-def _tensor(net: Net, name: str) -> Tensor | None:
-    owner, _, leaf = name.rpartition(".")
-    module = net.get_submodule(owner)
-    return module._parameters[leaf] if leaf in module._parameters else module._buffers[leaf]
-
-
-class StackedBatch:
-    """One client's batch inside the stacked computation; see LocalBatch."""
-
-    def __init__(
-        self,
-        losses: Losses,
-        x: Tensor,
-        y: Tensor,
-        index: Tensor,
-        counts: Tensor,
-        tensors: Sequence[Tensor],
-        w: Tensor,
-        start: Tensor,
-        memory: Mapping[str, Tensor],
-    ) -> None:
-        self.x, self.y, self.index, self.counts = x, y, index, counts
-        self.tensors, self.w, self.start, self.memory = tensors, w, start, memory
-        self.client: StackedScope
-        self.scopes: Mapping[str, StackedScope] = {}
-        self._losses = losses
-        self._features: Tensor | None = None
-        self._logits: Tensor | None = None
-        self._teachers: dict[tuple[str, str], StackedTeacher] = {}
-
-    @property
-    def features(self) -> Tensor:
-        if self._features is None:
-            self._features = self._losses.ask(self.tensors, "features", self.x)
-        return self._features
-
-    @property
-    def logits(self) -> Tensor:
-        if self._logits is None:
-            self._logits = self.head(self.features)
-        return self._logits
-
-    def head(self, features: Tensor) -> Tensor:
-        return self._losses.ask(self.tensors, "head", features)
-
-    def objective(self) -> Tensor:
-        return objective(self._losses.worker, self.scopes, self)
-
-    def teacher(self, name: str = "global") -> StackedTeacher:
-        key = ("", name) if name == "global" else (self.client.name, name)
-        if key not in self._teachers:
-            whole = self.start if name == "global" else self.memory[".".join(key)]
-            self._teachers[key] = StackedTeacher(self._losses, whole, self.x)
-        return self._teachers[key]
-
-
-class StackedTeacher:
-    """What a teacher says of one client's batch, without gradient."""
-
-    def __init__(self, losses: Losses, whole: Tensor, x: Tensor) -> None:
-        self._losses = losses
-        self._tensors = list(losses.worker.layout.views(whole).values())
-        with torch.no_grad():
-            self.features = losses.ask(self._tensors, "features", x, teacher=True)
-        self._logits: Tensor | None = None
-
-    @property
-    def logits(self) -> Tensor:
-        if self._logits is None:
-            with torch.no_grad():
-                self._logits = self._losses.ask(self._tensors, "head", self.features, teacher=True)
-        return self._logits
-
-
-class StackedScope:
-    """A client as the loss of one part sees it inside the stacked computation: what is a tensor, or the same for all."""
-
-    def __init__(self, of: Any, batch: StackedBatch) -> None:
-        self.name, self.task, self.round, self.lr = of.name, of.task, of.round, of.lr
-        self.momentum, self.epochs, self.broadcast = of.momentum, of.epochs, of.broadcast
-        self.memory = Slots(scoped(batch.memory, of.name), f"{of.name}: client memory")
-        self.counts = batch.counts
-        self._batch = batch
-
-    @property
-    def start(self) -> Tensor:
-        return self._batch.start[: self._exchanged]
-
-    @property
-    def w(self) -> Tensor:
-        return self._batch.w[: self._exchanged]  # without gradient, as for a client that stands alone
-
-    @property
-    def _exchanged(self) -> int:
-        return self._batch._losses.worker.layout.exchanged
-
-    def __getattr__(self, name: str) -> Any:
-        raise FedloomError(
-            f"method: the loss of {self.name} asks for client.{name}, which stacked clients do not have in common; "
-            f"set stack to off"
-        )

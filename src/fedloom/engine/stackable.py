@@ -96,7 +96,7 @@ def _try(worker: Worker, parts: list[str], round: int, count: int = 2) -> None:
     """The loss of some clients on a few images of noise, with the net and these parts only."""
     from fedloom.engine.arena import scoped
     from fedloom.engine.local import Drive
-    from fedloom.engine.stack import Losses
+    from fedloom.engine.stacked import Losses
 
     experiment, layout = worker.experiment, worker.layout
     kept = worker.objective, worker.penalties
@@ -140,7 +140,7 @@ def _try(worker: Worker, parts: list[str], round: int, count: int = 2) -> None:
 
 def _sees_its_weights(worker: Worker) -> bool:
     """Whether the net, called with other weights, says what it says when it has them."""
-    from fedloom.engine.stack import Lent
+    from fedloom.engine.stacked import Lent
 
     storage, generator = worker.weights.storage, torch.Generator().manual_seed(1)
     x = torch.randn(2, *worker.experiment.task.shape, generator=generator).to(worker.device)
