@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from fedloom.errors import FedloomError
 from fedloom.nets.convs import Standard, follow, standardise
-from fedloom.nets.mobilenet import Pointwise
+from fedloom.nets.products import Conv2d
 
 torch.set_num_threads(1)
 
@@ -21,7 +21,7 @@ def images() -> Tensor:
 
 
 @pytest.mark.parametrize(
-    "conv", [nn.Conv2d(4, 8, 3), nn.Conv2d(4, 8, 3, groups=4), Pointwise(4, 8, 1), nn.Conv1d(4, 5, 3)]
+    "conv", [nn.Conv2d(4, 8, 3), nn.Conv2d(4, 8, 3, groups=4), Conv2d(4, 8, 1), nn.Conv1d(4, 5, 3)]
 )
 def test_rows_have_mean_zero_and_deviation_one(conv: nn.Conv2d) -> None:
     raw = conv.weight.detach().clone()
@@ -75,14 +75,14 @@ def test_a_convolution_may_be_changed_in_both_ways_in_any_order_and_copied() -> 
     made = []
     for order in (0, 1):
         torch.manual_seed(0)
-        conv = Pointwise(4, 8, 1)
+        conv = Conv2d(4, 8, 1)
         steps = [lambda c: standardise(c, Standard()), lambda c: follow(c, nn.GroupNorm(2, 8))]
         for step in steps[::-1] if order else steps:
             step(conv)
         twin = copy.deepcopy(conv)
         with torch.no_grad():
             conv._parameters["weight"].zero_()  # type: ignore[union-attr]
-        assert isinstance(twin, Pointwise)
+        assert isinstance(twin, Conv2d)
         assert set(twin.state_dict()) == {"weight", "bias", "norm.weight", "norm.bias"}
         made.append(twin(images()))
     assert torch.equal(*made)

@@ -11,6 +11,7 @@ from torch.nn.modules.instancenorm import _InstanceNorm
 
 from fedloom.errors import FedloomError
 from fedloom.nets.batchnorm import BatchNormMode, set_batch_norm
+from fedloom.nets.products import use_products
 from fedloom.nets.registry import BodyHead, Model, Shape, all_models, find_model, reason
 
 _NORMALISERS = (_BatchNorm, _InstanceNorm, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm, nn.LocalResponseNorm)
@@ -66,6 +67,7 @@ def build(model: str, shape: Shape, classes: int, bn: BatchNormMode) -> Net:
     body, head = _make(entry, shape, classes)
     net = Net(body, head, _measure(entry, body, head, shape, classes), classes)
     set_batch_norm(net, bn)
+    use_products(net)
     for weight in net.parameters():
         if weight.dim() == 4:
             weight.data = weight.data.contiguous(memory_format=torch.channels_last)
