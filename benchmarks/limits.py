@@ -73,12 +73,12 @@ def evaluation() -> None:
             with federation(experiment, create(experiment, folder / "run")) as fed:
                 assert isinstance(fed.lanes, Lanes)
                 fed.lanes.inline = True
-                x = torch.rand(250, 32, 32, 3).permute(0, 3, 1, 2)
+                x = torch.rand(100, 32, 32, 3).permute(0, 3, 1, 2)
 
                 def bare(net: Net = experiment.net, x: torch.Tensor = x) -> None:
                     net.eval()
                     with torch.no_grad():
-                        for _ in range(8):
+                        for _ in range(20):
                             net(x)
 
                 found = _turns({"test": lambda fed=fed: pooled(fed), "bare": bare}, 3)

@@ -107,7 +107,7 @@ class Recipe(BaseModel):
     clip: Annotated[float, Field(gt=0)] | None = None  # largest norm of a step's gradient
     bn: Literal["running", "batch", "local"] = "running"  # the statistics that batch normalisation is tested with
     device: str = "cpu"
-    eval_batch: Annotated[int, Field(ge=1)] = 250  # images a test batch; matters for results only with `bn: batch`
+    eval_batch: Annotated[int, Field(ge=1)] = 100  # images a test batch; matters for results only with `bn: batch`
     eval_clients: Annotated[int, Field(ge=0)] = (
         0  # rounds between tests on every client's own data; 0: only the last round
     )

@@ -142,9 +142,9 @@ def federated(p: Problem, net: Normalised) -> Weights:
 
 
 def accuracy(p: Problem, net: Normalised, w: Weights, by_test_batch: bool = False) -> float:
-    """On all test images, without noise, by the statistics in w or by those of test batches of 250."""
+    """On all test images, without noise, by the statistics in w or by those of test batches of 100."""
     x, y = held_images()
     net.draws, net.statistics = None, {name: value for name, value in w.items() if is_statistic(name)}
     net.by_test_batch, total = by_test_batch, p.recipe["rounds"]
-    guesses = [net.logits(w, batch, (total, total)).argmax(1) for batch in x.split(250)]
+    guesses = [net.logits(w, batch, (total, total)).argmax(1) for batch in x.split(100)]
     return float((torch.cat(guesses) == y).double().mean())

@@ -24,7 +24,7 @@ from fedloom.engine.lanes import Job, Report
 from fedloom.engine.rounds import Federation
 from fedloom.errors import FedloomError
 
-BATCHES = 4  # test batches a job
+BATCHES = 10  # test batches a job
 
 
 def pooled(federation: Federation) -> dict[str, Any]:
