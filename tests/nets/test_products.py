@@ -38,6 +38,7 @@ CASES: dict[str, tuple[tuple[int, int, Any], dict[str, Any], tuple[int, int], st
 @pytest.fixture
 def any_size(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(products, "WORTH", 0)
+    monkeypatch.setattr(products, "WIDE", 0)
 
 
 def _pair(case: str, dtype: torch.dtype = torch.float64) -> tuple[nn.Conv2d, nn.Conv2d, Tensor]:
@@ -132,6 +133,9 @@ def test_small_work_is_left_to_torch_and_large_work_is_not() -> None:
     use_products(conv)
     assert _way(conv(torch.zeros(10, 64, 7, 7))) == "own"  # 36 million multiply-adds
     assert _way(conv(torch.zeros(50, 64, 7, 7))) == "product"
+    narrow = nn.Conv2d(64, 64, 3, padding=1)
+    use_products(narrow)
+    assert _way(narrow(torch.zeros(100, 64, 7, 7))) == "own"
     assert _way(conv(torch.zeros(300, 64, 7, 7))) == "own"  # its unfolded input would fill 34 MB
 
 

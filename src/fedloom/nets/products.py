@@ -26,6 +26,7 @@ Pair = tuple[int, int]
 SMALL = 64  # pixels of a map; the copies that unfolding makes cost more than they gain in larger ones
 LARGEST = 1 << 23  # numbers in an unfolded input: 32 MB, about a processor's cache
 WORTH = 1 << 26  # multiply-adds of a gradient; below, calling from Python costs what the product gains
+WIDE = 128  # outputs; a product with fewer rows is no faster than oneDNN
 
 
 def use_products(net: nn.Module) -> None:
@@ -103,7 +104,7 @@ def _sizes(x: Tensor, kernel: Pair, stride: Pair, padding: Pair) -> Pair:
 
 
 def _pays(unfolded: int, out: int) -> bool:
-    return unfolded <= LARGEST and unfolded * out >= WORTH
+    return unfolded <= LARGEST and unfolded * out >= WORTH and out >= WIDE
 
 
 def _regular(conv: nn.Conv2d) -> bool:
