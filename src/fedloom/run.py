@@ -102,6 +102,8 @@ def start(recipe: Recipe, watcher: Watcher | None = None) -> Run:
             watcher.note(
                 "precision: auto is {} here: {}".format(*decide(recipe, experiment.net, experiment.task.shape))
             )
+        if recipe.stack == "auto" and watcher:
+            watcher.note(f"stack: auto is {experiment.recipe.stack} here: {experiment.stacked_because}")
         return go(experiment, create(experiment, path), watcher or Silent())
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from folders import check_whole, holder, logged, untimed
+from folders import Notes, check_whole, holder, logged, untimed
 from processes import Child, group, until
 from torch import Tensor
 
@@ -86,22 +86,28 @@ def test_a_poisoned_client_does_not_spoil_those_beside_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "chosen"),
+    ("fields", "chosen", "why"),
     [
-        ({}, AUTO),
-        ({"model": "linear"}, AUTO),
-        ({"batch": "full"}, AUTO),
-        ({"method": "scaffold + fn"}, AUTO),
-        ({"model": "cnn"}, "off"),  # it has convolutions
-        ({"batch": 1000}, "off"),  # its steps are long
-        ({"data": {"name": "digits", "resize": 32}}, "off"),  # it has too many weights
-        ({"method": "fedsol"}, "off"),  # it cannot be stacked
+        ({}, AUTO, "a tiny net"),
+        ({"model": "linear"}, AUTO, "a tiny net"),
+        ({"batch": "full"}, AUTO, "a tiny net"),
+        ({"method": "scaffold + fn"}, AUTO, "a tiny net"),
+        ({"model": "cnn"}, "off", "the net has convolutions"),
+        ({"batch": 1000}, "off", "batches of 1000 make steps long enough"),
+        ({"data": {"name": "digits", "resize": 32}}, "off", "weights to train, more than 16,384"),
+        ({"method": "fedsol"}, "off", "fedsol finds gradients in its own way"),
     ],
     ids=str,
 )
-def test_auto_is_a_rule_and_its_choice_is_written_down(fields: dict[str, Any], chosen: int | str) -> None:
-    run = fl.run({"clients": 10, "rounds": 1, "epochs": 1, "stack": "auto", "eval_every": 0, **fields})
+def test_auto_is_a_rule_and_its_choice_is_written_down_and_explained(
+    fields: dict[str, Any], chosen: int | str, why: str
+) -> None:
+    notes = Notes()
+    given = {"clients": 10, "rounds": 1, "epochs": 1, "stack": "auto", "eval_every": 0, **fields}
+    run = fl.run(given, watcher=notes)
     assert fl.Run(run.path).recipe.stack == chosen
+    (said,) = [said for said in notes.said if said.startswith("stack: ")]
+    assert said.startswith(f"stack: auto is {chosen} here: ") and why in said
 
 
 def test_stacking_is_off_unless_asked_for_and_then_part_of_what_a_recipe_is() -> None:

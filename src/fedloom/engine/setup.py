@@ -83,6 +83,7 @@ class Experiment:
     messages: Messages
 
     origin: Mapping[str, Any] | None = None  # what the first weights were read from, where it was a file
+    stacked_because: str = ""  # or not: how `stack: auto` came to its choice
 
     @property
     def layout(self) -> Layout:
@@ -243,7 +244,8 @@ def prepare(
         return experiment
     from fedloom.engine.stackable import chosen as chosen_stack  # brings vmap, which takes a while to import
 
-    return replace(experiment, recipe=recipe.changed(stack=chosen_stack(experiment)))
+    stack, why = chosen_stack(experiment)
+    return replace(experiment, recipe=recipe.changed(stack=stack), stacked_because=why)
 
 
 def assemble(net: Net, chosen: Method, task: Task, recipe: Recipe) -> tuple[Net, Regions]:

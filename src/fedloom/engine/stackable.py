@@ -27,26 +27,32 @@ LARGEST = 16_384  # trained weights
 LONGEST = 1_000_000  # weights times samples of a step
 
 
-def chosen(experiment: Experiment) -> int | str:
-    """What `stack` means in this experiment: a number of clients, or `off`."""
+def chosen(experiment: Experiment) -> tuple[int | str, str]:
+    """What `stack` means in this experiment, a number of clients or `off`, and why."""
     wanted = experiment.recipe.stack
-    if wanted == "off" or (wanted == "auto" and not pays(experiment)):
-        return "off"
-    reason = obstacle(experiment)
+    if wanted == "off":
+        return "off", "as it was given"
+    reason = loss(experiment) if wanted == "auto" else None
     if reason is None:
-        return AUTO if wanted == "auto" else int(wanted)
-    if wanted == "auto":
-        return "off"
-    raise FedloomError(f"stack: {reason}; set stack to off")
+        reason = obstacle(experiment)
+        if reason is None:
+            return (AUTO, "a tiny net, and short steps") if wanted == "auto" else (int(wanted), "as it was given")
+        if wanted != "auto":
+            raise FedloomError(f"stack: {reason}; set stack to off")
+    return "off", reason
 
 
-def pays(experiment: Experiment) -> bool:
-    """The rule of `auto`."""
+def loss(experiment: Experiment) -> str | None:
+    """The rule of `auto`: why stacking would be slower, if it would."""
     if any(isinstance(module, _ConvNd) for module in experiment.net.modules()):
-        return False
+        return "the net has convolutions"
     trained, batch = experiment.layout.trained, experiment.recipe.batch
     samples = experiment.task.samples // experiment.task.clients if batch == "full" else batch
-    return trained <= LARGEST and trained * samples <= LONGEST
+    if trained > LARGEST:
+        return f"the net has {trained:,} weights to train, more than {LARGEST:,}"
+    if trained * samples > LONGEST:
+        return f"{trained:,} weights and batches of {samples} make steps long enough"
+    return None
 
 
 def obstacle(experiment: Experiment) -> str | None:
