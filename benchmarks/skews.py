@@ -6,9 +6,9 @@
 
 LeNet, 10 clients that all take part in each of 6 rounds, SGD 0.1 with gradients clipped at 10, batch 64: FNR-FL's setting,
 but with 5,000 of the 50,000 training images, 2 local epochs in place of 10 (and 1 extra one for FNR's weakest half in
-place of 5), 6 rounds in place of 10, and never a look at test images before the end. Cells: accuracy on all test images, each as noisy as one of the
-clients who see it has it (in brackets: as it is, without noise), and the mean over clients on their own test images. The last
-row is FNR without its regulariser: what the extra epochs do by themselves.
+place of 5), 6 rounds in place of 10, and never a look at test images before the end. Cells: accuracy on all test images,
+each as noisy as one of the clients who see it has it (in brackets: as it is, without noise), and the mean over clients
+on their own test images. The last row is FNR without its regulariser: what the extra epochs do by themselves.
 """
 
 from __future__ import annotations
