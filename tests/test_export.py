@@ -151,7 +151,7 @@ def test_nets_that_normalise_by_the_batch_say_so_and_a_server_without_statistics
     found = fl.export(run, "model.pt2")
     assert found.facts["depends_on_the_batch"]
     pixels, y = raw_tests(run.path)
-    logits = torch.cat([torch.export.load("model.pt2").module()(piece) for piece in pixels.split(250)])
+    logits = torch.cat([torch.export.load("model.pt2").module()(piece) for piece in pixels.split(100)])
     assert (logits.argmax(1) == y).double().mean().item() == pytest.approx(run.summary["test_accuracy"])
     local = fl.run(FIELDS, model="normed.py:normed", bn="local", out="y")
     with pytest.raises(fl.FedloomError, match="with bn local only clients have statistics"):
