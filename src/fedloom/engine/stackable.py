@@ -32,7 +32,7 @@ def chosen(experiment: Experiment) -> tuple[int | str, str]:
     wanted = experiment.recipe.stack
     if wanted == "off":
         return "off", "as it was given"
-    reason = loss(experiment) if wanted == "auto" else None
+    reason = slower(experiment) if wanted == "auto" else None
     if reason is None:
         reason = obstacle(experiment)
         if reason is None:
@@ -42,7 +42,7 @@ def chosen(experiment: Experiment) -> tuple[int | str, str]:
     return "off", reason
 
 
-def loss(experiment: Experiment) -> str | None:
+def slower(experiment: Experiment) -> str | None:
     """The rule of `auto`: why stacking would be slower, if it would."""
     if any(isinstance(module, _ConvNd) for module in experiment.net.modules()):
         return "the net has convolutions"
