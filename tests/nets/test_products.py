@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedloom.nets import products
+from fedloom.nets import products, spectra
 from fedloom.nets.net import build
 from fedloom.nets.products import Conv2d, use_products
 
@@ -39,6 +39,7 @@ CASES: dict[str, tuple[tuple[int, int, Any], dict[str, Any], tuple[int, int], st
 def any_size(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(products, "WORTH", 0)
     monkeypatch.setattr(products, "WIDE", 0)
+    monkeypatch.setattr(spectra, "pays", lambda *_: False)
 
 
 def _pair(case: str, dtype: torch.dtype = torch.float64) -> tuple[nn.Conv2d, nn.Conv2d, Tensor]:
@@ -63,7 +64,12 @@ def _names(y: Tensor) -> str:
 
 def _way(y: Tensor) -> str:
     names = _names(y)
-    ways = {"_ConvolveBackward": "product", "ConstantPad": "padded", "ConvolutionBackward": "own"}
+    ways = {
+        "_ConvolveBackward": "product",
+        "_SpectralBackward": "spectra",
+        "ConstantPad": "padded",
+        "ConvolutionBackward": "own",
+    }
     return next((way for text, way in ways.items() if text in names), "linear")
 
 
@@ -128,9 +134,11 @@ def test_a_weight_s_gradient_lies_in_memory_as_weights_are_stored() -> None:
     assert found.is_contiguous(memory_format=torch.channels_last)
 
 
-def test_small_work_is_left_to_torch_and_large_work_is_not() -> None:
+def test_small_work_is_left_to_torch_and_large_work_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
     conv = nn.Conv2d(64, 128, 3, padding=1)
     use_products(conv)
+    assert _way(conv(torch.zeros(50, 64, 7, 7))) == "spectra"
+    monkeypatch.setattr(spectra, "pays", lambda *_: False)
     assert _way(conv(torch.zeros(10, 64, 7, 7))) == "own"  # 36 million multiply-adds
     assert _way(conv(torch.zeros(50, 64, 7, 7))) == "product"
     narrow = nn.Conv2d(64, 64, 3, padding=1)

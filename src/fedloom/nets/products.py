@@ -2,7 +2,8 @@
 
 Deep layers have many channels and few pixels. There the kernels that find a weight's gradient reach half of a matrix
 product's speed, with 2x2 maps a quarter; those of depthwise convolutions over maps smaller than their kernel a
-hundredth. So, on processors, in full precision and with at most SMALL pixels in a map that is made,
+hundredth. So, on processors and in full precision, a convolution that is trained is a product of spectra where that takes
+far fewer multiplications (spectra.py). Otherwise, with at most SMALL pixels in a map that is made,
 
 - a 1x1 convolution is a linear layer over pixels, forward and backward;
 - of any other, the weight's gradient is one product of the maps' gradient with the unfolded input;
@@ -22,6 +23,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.grad import conv2d_input
 
+from fedloom.nets import spectra
+
 Pair = tuple[int, int]
 SMALL = 64  # pixels of a map; the copies that unfolding makes cost more than they gain in larger ones
 LARGEST = 1 << 23  # numbers in an unfolded input: 32 MB, about a processor's cache
@@ -40,8 +43,12 @@ class Conv2d(nn.Conv2d):
     def _conv_forward(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         stride, padding = _pair(self.stride), _pair(self.padding)
         kernel = (weight.shape[2], weight.shape[3])
+        if x.dim() != 4 or x.device.type != "cpu" or _elsewhere():
+            return self._torch(x, weight, bias)
+        if self._spectral(x):
+            return spectra.convolve(x, weight, bias, padding)
         made = _sizes(x, kernel, stride, padding)
-        if math.prod(made) > SMALL or x.dim() != 4 or x.device.type != "cpu" or _elsewhere():
+        if math.prod(made) > SMALL:
             return self._torch(x, weight, bias)
         if self.groups > 1:
             if min(x.shape[2:]) < max(kernel) and self.groups == self.in_channels:
@@ -53,6 +60,12 @@ class Conv2d(nn.Conv2d):
             found: Tensor = _Convolve.apply(x, weight, bias, stride, padding)  # type: ignore[no-untyped-call]
             return found
         return self._torch(x, weight, bias)
+
+    def _spectral(self, x: Tensor) -> bool:
+        if self.groups > 1 or self.stride != (1, 1) or x.dtype not in spectra.DTYPES or not torch.is_grad_enabled():
+            return False
+        channels, taps = (self.in_channels, self.out_channels), _pair(self.kernel_size)
+        return spectra.pays(len(x), channels, (x.shape[2], x.shape[3]), taps, _pair(self.padding))
 
     def _torch(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         found: Tensor = super()._conv_forward(x, weight, bias)
