@@ -1,12 +1,10 @@
 """What one core reaches in the convolutions of our nets, kernel by kernel: python benchmarks/kernels.py [--batch 50]
 
-For every shape of convolution in a net, GFLOP/s (two a multiply-add, processor time, best of --repeats) of
+For every shape of convolution in a net, GFLOP/s of the direct sum (two a multiply-add, processor time, best of --repeats) of
 
-    forward        oneDNN's convolution
-    input          its kernel for the input's gradient
-    weight         its kernel for the weight's gradient
-    as a product   the weight's gradient by fedloom.nets.products, where shapes say that it is used; `in all` for a 1x1
-                   convolution that is a linear layer: all three together, against oneDNN's three together
+    forward, input, weight   oneDNN's kernels for the convolution, the input's gradient, the weight's gradient
+    torch, ours              these together (without the input's gradient in a first layer), and fedloom.nets.products
+    way                      what the latter does, where shapes say that it is something else than torch's
 
 beside a product of two matrices of 1024 x 1024, then a whole training pass (forward and backward) of the net with and without
 products, taking turns. Memory is kept as lanes keep it. The kernels run on warm memory, a net's do not.
@@ -30,7 +28,8 @@ from fedloom.engine.lanes import keep_freed_memory
 from fedloom.nets.net import Net, build
 from fedloom.nets.products import Conv2d
 
-NETS = ("lenet", "conv4", "vgg11", "mobilenet", "resnet18")
+COLOUR, GREY = (3, 32, 32), (1, 28, 28)
+NETS = {"lenet": COLOUR, "cnn": GREY, "conv4": COLOUR, "vgg11": COLOUR, "mobilenet": COLOUR, "resnet18": COLOUR}
 LAST = torch.channels_last
 
 
@@ -55,7 +54,7 @@ class Shape:
         return f"{kind}{self.kernel}x{self.kernel} {self.inputs}-{self.out} at {self.size}x{self.size}/{self.stride}"
 
 
-def shapes(net: Net) -> Counter[Shape]:
+def shapes(net: Net, images: tuple[int, int, int]) -> Counter[Shape]:
     found: Counter[Shape] = Counter()
 
     def note(conv: nn.Module, args: tuple[Tensor, ...], _: Tensor) -> None:
@@ -64,7 +63,7 @@ def shapes(net: Net) -> Counter[Shape]:
         found[Shape(conv.in_channels, conv.out_channels, kernel, stride, padding, conv.groups, args[0].shape[2])] += 1
 
     hooks = [m.register_forward_hook(note) for m in net.modules() if isinstance(m, nn.Conv2d)]
-    net.eval()(torch.zeros(2, 3, 32, 32))
+    net.eval()(torch.zeros(2, *images))
     for hook in hooks:
         hook.remove()
     return found
@@ -97,39 +96,47 @@ def kernels(shape: Shape, batch: int, repeats: int) -> str:
     calls: dict[str, Callable[[], object]]
     calls = {"forward": lambda: F.conv2d(x, conv.weight.detach(), None, s, p, 1, shape.groups)}
     calls |= {"input": lambda: back(True, False), "weight": lambda: back(False, True)}
-    pointwise = shape.kernel == shape.stride == 1
-    seen = x.clone().requires_grad_(pointwise)
-    made = quick(seen)
-    changed = not type(made.grad_fn).__name__.startswith("ConvolutionBackward") or shape.size < shape.kernel
-    if pointwise:
-        calls["product"] = lambda: torch.autograd.grad(quick(seen), (seen, quick.weight), g)
-    else:
-        calls["product"] = lambda: torch.autograd.grad(made, quick.weight, g, retain_graph=True)
+    needs_input = shape.inputs > 3  # the first layer's images need no gradient
+    seen = x.clone().requires_grad_(needs_input)
+    wanted = (seen, quick.weight) if needs_input else (quick.weight,)
+    way = chosen(quick(seen), shape)
+    calls["ours"] = lambda: torch.autograd.grad(quick(seen), wanted, g)
     best = {name: min(spent) for name, spent in turns(calls, repeats).items()}
     flops = 2 * y.numel() * shape.inputs // shape.groups * shape.kernel**2
-    cells = [f"{flops / best[name] / 1e9:.0f}" for name in ("forward", "input", "weight")]
-    if not changed:
-        cells.append("")
-    elif pointwise:
-        old = best["forward"] + best["input"] + best["weight"]
-        cells.append(f"in all {3 * flops / old / 1e9:.0f} → {3 * flops / best['product'] / 1e9:.0f}")
-    else:
-        cells.append(f"{flops / best['product'] / 1e9:.0f}")
+    passes = ["forward", "input", "weight"] if needs_input else ["forward", "weight"]
+    cells = [f"{flops / best[name] / 1e9:.0f}" if name in passes else "" for name in ("forward", "input", "weight")]
+    work, torchs = len(passes) * flops / 1e9, sum(best[name] for name in passes)
+    cells += [f"{work / torchs:.0f}", f"{work / best['ours']:.0f}" if way else "", way]
     return " | ".join(cells)
+
+
+def chosen(made: Tensor, shape: Shape) -> str:
+    """How our layer works, by the operation that its result remembers."""
+    names, node = [], made.grad_fn
+    while node is not None:
+        names.append(type(node).__name__)
+        node = next((parent for parent, _ in node.next_functions if parent is not None), None)
+    if any("_Spectral" in name for name in names):
+        return "spectra"
+    if any("_Convolve" in name for name in names):
+        return "product"
+    if not any("Convolution" in name for name in names):
+        return "linear"
+    return "border first" if shape.groups > 1 and shape.size < shape.kernel else ""
 
 
 def whole(name: str, batch: int, repeats: int) -> tuple[float, float]:
     """Seconds of a training pass of the whole net: torch's own convolutions, then ours."""
-    x = torch.randn(batch, 3, 32, 32).contiguous(memory_format=LAST)
+    x = torch.randn(batch, *NETS[name]).contiguous(memory_format=LAST)
     y = torch.arange(batch) % 10
 
     def training(net: Net) -> Callable[[], object]:
         net.train()
         return lambda: torch.autograd.grad(F.cross_entropy(net(x), y), tuple(net.parameters()))
 
-    ours = training(build(name, (3, 32, 32), 10, "batch"))
+    ours = training(build(name, NETS[name], 10, "batch"))
     with patch("fedloom.nets.net.use_products"):
-        torchs = training(build(name, (3, 32, 32), 10, "batch"))
+        torchs = training(build(name, NETS[name], 10, "batch"))
     spent = turns({"torch": torchs, "ours": ours}, repeats)
     return median(spent["torch"]), median(spent["ours"])
 
@@ -146,10 +153,9 @@ def main() -> None:
     limit = 2 * 1024**3 / min(turns({"product": lambda: a @ b}, 15)["product"]) / 1e9
     print(f"a product of 1024 x 1024 matrices: {limit:.0f} GFLOP/s\n")
     for name in given.nets:
-        print(
-            f"| {name}, batch {given.batch} | times | forward | input | weight | as a product |\n|---|--:|--:|--:|--:|--:|"
-        )
-        for shape, count in shapes(build(name, (3, 32, 32), 10, "batch")).items():
+        columns = ("times", "forward", "input", "weight", "torch", "ours", "way")
+        print(f"| {name}, batch {given.batch} | {' | '.join(columns)} |\n|---{'|--:' * 6}|---|")
+        for shape, count in shapes(build(name, NETS[name], 10, "batch"), NETS[name]).items():
             print(f"| {shape} | {count} | {kernels(shape, given.batch, given.repeats)} |", flush=True)
         before, after = whole(name, given.batch, given.repeats)
         print(

@@ -200,3 +200,18 @@ def test_deep_nets_train_as_torch_would(monkeypatch: pytest.MonkeyPatch) -> None
     for quick, plain in zip(*found, strict=True):
         assert quick is not None and plain is not None
         torch.testing.assert_close(quick, plain, rtol=1e-3, atol=1e-5 * float(plain.abs().max()))
+
+
+@pytest.mark.parametrize("name", ["cnn", "lenet", "conv4"])
+def test_grey_images_make_maps_whose_channels_lie_together(name: str) -> None:
+    x = torch.randn(4, 1, 28, 28)
+    net = build(name, (1, 28, 28), 10, "batch")
+    layouts = []
+    first = next(module for module in net.modules() if isinstance(module, nn.Conv2d))
+    first.register_forward_hook(
+        lambda _, __, made: layouts.append(made.is_contiguous(memory_format=torch.channels_last))
+    )
+    net(x)
+    with torch.no_grad():
+        net(x)
+    assert layouts == [True, True]

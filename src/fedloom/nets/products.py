@@ -46,6 +46,8 @@ class Conv2d(nn.Conv2d):
         kernel = (weight.shape[2], weight.shape[3])
         if x.dim() != 4 or x.device.type != "cpu" or _elsewhere():
             return self._torch(x, weight, bias)
+        if self.in_channels == 1:  # torch cannot tell how such weights are stored, and makes maps of separate channels
+            weight = weight.squeeze(1).unsqueeze(-1).permute(0, 3, 1, 2)
         if self._spectral(x):
             return spectra.convolve(x, weight, bias, padding)
         made = _sizes(x, kernel, stride, padding)
