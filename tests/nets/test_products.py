@@ -23,7 +23,7 @@ CASES: dict[str, tuple[tuple[int, int, Any], dict[str, Any], tuple[int, int], st
     "strided unevenly": ((4, 6, 3), {"stride": (2, 1), "padding": (0, 2)}, (8, 5), "product"),
     "an oblong kernel": ((4, 6, (2, 5)), {"padding": (1, 0)}, (4, 7), "product"),
     "kernel larger than the image": ((4, 6, 5), {"padding": 2, "bias": False}, (2, 2), "product"),
-    "strided pointwise": ((4, 6, 1), {"stride": 2}, (6, 6), "product"),
+    "strided pointwise": ((4, 6, 1), {"stride": (2, 3)}, (6, 7), "linear"),
     "pointwise": ((4, 6, 1), {}, (4, 4), "linear"),
     "pointwise without bias": ((4, 6, 1), {"bias": False}, (3, 1), "linear"),
     "depthwise on a tiny map": ((4, 4, 3), {"padding": 1, "groups": 4}, (2, 2), "padded"),

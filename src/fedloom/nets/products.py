@@ -60,8 +60,9 @@ class Conv2d(nn.Conv2d):
             if min(x.shape[2:]) < max(kernel) and self.groups == self.in_channels:
                 high, wide = padding
                 return F.conv2d(F.pad(x, (wide, wide, high, high)), weight, bias, stride, 0, 1, self.groups)
-        elif kernel == stride == (1, 1) and padding == (0, 0):
-            return F.linear(x.permute(0, 2, 3, 1), weight.flatten(1), bias).permute(0, 3, 1, 2)
+        elif kernel == (1, 1) and padding == (0, 0):
+            pixels = x[:, :, :: stride[0], :: stride[1]].permute(0, 2, 3, 1)
+            return F.linear(pixels, weight.flatten(1), bias).permute(0, 3, 1, 2)
         elif torch.is_grad_enabled() and _pays(unfolded, len(weight)):
             return _convolve(x, weight, bias, stride, padding)
         return self._torch(x, weight, bias)
