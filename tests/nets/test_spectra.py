@@ -27,6 +27,8 @@ CASES: dict[str, tuple[tuple[int, int, Any], Any, tuple[int, int]]] = {
     "kernel as large as the image": ((2, 3, 4), 0, (4, 4)),
     "one pixel": ((2, 3, 3), 1, (1, 1)),
     "one pixel of one": ((2, 3, 1), 0, (1, 1)),
+    "one table for rows and one for columns": ((2, 3, 3), 1, (11, 10)),
+    "rows and columns of even and odd periods": ((2, 3, (5, 3)), (0, 2), (12, 9)),
     "a row": ((2, 3, (1, 3)), (0, 1), (1, 8)),
 }
 
@@ -121,7 +123,7 @@ def test_tables_made_under_inference_or_a_transform_serve_training() -> None:
     torch.testing.assert_close(found[:, 0], F.conv2d(x, weight, bias, 1, 1))
 
 
-@pytest.mark.parametrize("shape", [(64, 64, 5, 14, 0), (256, 256, 3, 8, 1), (128, 128, 3, 16, 1)])
+@pytest.mark.parametrize("shape", [(64, 64, 5, 14, 0), (256, 256, 3, 8, 1), (64, 64, 3, 32, 1)])
 def test_single_precision_is_as_exact_as_the_direct_sum(shape: tuple[int, int, int, int, int]) -> None:
     inputs, out, kernel, size, padding = shape
     draw = torch.Generator().manual_seed(2)
@@ -147,12 +149,16 @@ def test_a_weight_s_gradient_lies_in_memory_as_weights_are_stored() -> None:
 
 
 def test_it_is_chosen_where_it_pays() -> None:
-    paying = [(50, (64, 64), (14, 14), (5, 5), (0, 0)), (50, (512, 512), (4, 4), (3, 3), (1, 1))]
-    assert all(spectra.pays(*shape) for shape in paying)
-    assert not spectra.pays(50, (3, 64), (32, 32), (5, 5), (0, 0))  # the way there and back costs more than is saved
-    assert not spectra.pays(50, (64, 64), (16, 16), (3, 3), (1, 1))
-    assert not spectra.pays(10, (64, 64), (14, 14), (5, 5), (0, 0))  # few images
-    assert not spectra.pays(50, (64, 64), (2, 2), (5, 5), (0, 0))  # no convolution at all
+    five, three, none, one = (5, 5), (3, 3), (0, 0), (1, 1)
+    assert spectra.pays(50, (64, 64), (14, 14), five, none)
+    assert spectra.pays(10, (64, 64), (14, 14), five, none)
+    assert spectra.pays(50, (64, 64), (32, 32), three, one)
+    assert spectra.pays(50, (512, 512), (4, 4), three, one)
+    assert not spectra.pays(50, (3, 64), (32, 32), five, none)  # the way there and back costs more than is saved
+    assert not spectra.pays(50, (32, 64), (14, 14), three, one)  # few channels
+    assert not spectra.pays(10, (64, 64), (16, 16), three, one)  # few images
+    assert not spectra.pays(10, (64, 64), (6, 6), five, none)  # little work
+    assert not spectra.pays(50, (64, 64), (2, 2), five, none)  # no convolution at all
 
 
 @pytest.mark.usefixtures("everywhere")

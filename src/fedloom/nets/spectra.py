@@ -1,13 +1,13 @@
 """Convolutions by way of the discrete Fourier transform, where that takes far fewer multiplications.
 
 A convolution is a product of spectra: frequency by frequency, one matrix product over channels. A 5x5 kernel over a
-14x14 map needs 2,500 multiplications a pair of channels done directly and about 400 as a product of spectra; going there
-and back is a matrix product with a fixed table of cosines, paid once a channel instead of once a pair of channels. The
-transforms of the image and of the kernel serve the backward pass as well. Rounding errors are smaller than those of the
-direct sum (docs/speed.md): a transform adds up fewer numbers and its table is exact to the last digit.
+14x14 map needs 2,500 multiplications a pair of channels done directly and 448 as a product of spectra; going there and
+back are matrix products with fixed tables of cosines, paid once a channel instead of once a pair of channels. The spectra
+of images and kernels serve the backward pass as well. Rounding errors are smaller than those of the direct sum
+(docs/speed.md): fewer numbers are added up, and the tables are exact to the last digit.
 
-Images are real, so of every two conjugate frequencies one is kept. Spectra hold all real parts, then all imaginary ones.
-The period is the image's side and one border: the border below then is the one above.
+Images are real, so of conjugate frequencies one is kept. Spectra hold all real parts, then all imaginary ones. The period
+is the image's side and one border: the border below then is the one above.
 """
 
 from __future__ import annotations
@@ -27,37 +27,80 @@ Pair = tuple[int, int]
 Table = npt.NDArray[np.floating]
 Gradients = tuple[Tensor | None, Tensor | None, Tensor | None, None]
 DTYPES = {torch.float32: np.float32, torch.float64: np.float64}
-GAIN = 0.61  # of the direct sum's multiplications; the small products here run at two thirds of its speed
-FEWEST = 16  # images; with fewer rows a frequency's product is too small
+SHORT = 10  # periods up to here: one table for a whole map; beyond, one for its rows and one for its columns
+WORTH = 1 << 26  # multiplications of three passes; below, calling from Python costs what is gained
+GAIN = 0.86  # of the direct sum's seconds, by the rule below
+
+
+@dataclass(frozen=True)
+class Whole:
+    """A transform by one table; 2K numbers are K complex ones.
+
+    Tables are arrays and not tensors, since a tensor belongs to what it was first made under (no gradients, a vmap).
+    """
+
+    size: Pair
+    table: Table  # (2K, H * W)
+
+    def there(self, maps: Tensor) -> Tensor:
+        """(B, H, W, C) -> (B, 2K, C)."""
+        return _all(self.table, maps.flatten(1, 2))
+
+    def back(self, real: Tensor, imaginary: Tensor) -> Tensor:
+        """The transposed transform, (K, B, C) twice -> (B, H, W, C)."""
+        table = torch.from_numpy(self.table).t()
+        return _maps(_both(table, real.flatten(1), imaginary.flatten(1)), self.size, real)
+
+
+@dataclass(frozen=True)
+class Sides:
+    """A transform of rows, V frequencies, then one of columns, U: K = U * V."""
+
+    size: Pair
+    across: Table  # (2V, W): real parts, then imaginary ones
+    down: Table  # (2U, 2H): the same from every row's real and imaginary part
+
+    def there(self, maps: Tensor) -> Tensor:
+        batch, high, _, channels = maps.shape
+        rows = _all(self.across, maps.flatten(0, 1)).view(batch, 2 * high, -1)  # (B, 2H, V * C)
+        return _all(self.down, rows).view(batch, -1, channels)
+
+    def back(self, real: Tensor, imaginary: Tensor) -> Tensor:
+        frequencies, (high, _) = len(self.down) // 2, self.size
+        table = torch.from_numpy(self.down).t()
+        rows = _both(table, real.reshape(frequencies, -1), imaginary.reshape(frequencies, -1))  # (2H, V * B * C)
+        return _maps(_all(self.across.T, rows.view(high, len(self.across), -1)), self.size, real)
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The tables of one shape of convolution; 2K numbers are K complex ones.
+    """The transforms of one shape of convolution."""
 
-    They are arrays and not tensors, since a tensor belongs to what it was first made under (no gradients, a vmap).
-    """
-
-    image: Table  # (2K, H * W): an image's spectrum
-    kernel: Table  # (2K, taps): the conjugate of a kernel's, since nets correlate
-    made: Table  # (H made * W made, 2K): a map from its spectrum
-    sizes: Pair  # of the image
-    taps: Pair
-    makes: Pair
+    image: Whole | Sides
+    kernel: Whole | Sides  # the conjugate, since nets correlate
+    made: Whole | Sides  # its transpose leads from a spectrum to the map
 
 
 @lru_cache(maxsize=256)
 def pays(batch: int, channels: Pair, sizes: Pair, taps: Pair, padding: Pair) -> bool:
-    """A fixed rule on shapes: multiplications of three passes (forward, image's gradient, kernel's), both ways."""
-    inputs, out = channels
-    if batch < FEWEST or min(_makes(sizes, taps, padding)) < 1:
+    """A fixed rule on shapes: the seconds of three passes (forward, image's gradient, kernel's), in multiplications.
+
+    Transforms run as fast as direct sums, products of spectra slower, most of all with few images or channels; the
+    numbers fit measurements on an AVX2 core to a tenth or so.
+    """
+    makes = _makes(sizes, taps, padding)
+    if min(makes) < 1:
         return False
-    pixels, makes = math.prod(sizes), math.prod(_makes(sizes, taps, padding))
-    numbers = math.prod(_periods(sizes, padding))  # of a spectrum
-    transforms = numbers * (batch * inputs * pixels + inputs * out * math.prod(taps) + batch * out * makes)
-    products = 2 * numbers * batch * inputs * out
-    directly = batch * inputs * out * makes * math.prod(taps)
-    return 2 * transforms + 3 * products <= GAIN * 3 * directly
+    inputs, out = channels
+    directly = 3 * batch * inputs * out * math.prod(makes) * math.prod(taps)
+    if directly < WORTH:
+        return False
+    periods = _periods(sizes, padding)
+    image, kernel, made = (_work(size, periods) for size in (sizes, taps, makes))
+    transforms = 2 * (batch * inputs * image + inputs * out * kernel + batch * out * made)
+    products = 3 * 4 * _count(periods) * batch * inputs * out
+    slower = 1.15 * (1 + 32 / min(channels)) * (1 + 10 / batch)
+    return transforms + slower * products <= GAIN * directly
 
 
 def convolve(x: Tensor, weight: Tensor, bias: Tensor | None, padding: Pair) -> Tensor:
@@ -71,37 +114,55 @@ def convolve(x: Tensor, weight: Tensor, bias: Tensor | None, padding: Pair) -> T
 
 @lru_cache(maxsize=64)
 def planned(sizes: Pair, taps: Pair, padding: Pair, dtype: torch.dtype) -> Plan:
-    (high, wide), makes = _periods(sizes, padding), _makes(sizes, taps, padding)
-    rows, columns = _grid((high, wide), (0, 0))
+    periods = _periods(sizes, padding)
+
+    def transform(size: Pair, first: Pair, sign: int, share: bool = False) -> Whole | Sides:
+        make = _whole if max(periods) <= SHORT else _sides
+        return make(size, first, periods, sign, share, DTYPES[dtype])
+
+    made = transform(_makes(sizes, taps, padding), (0, 0), -1, share=True)
+    return Plan(transform(sizes, padding, -1), transform(taps, (0, 0), 1), made)
+
+
+def _whole(size: Pair, first: Pair, periods: Pair, sign: int, share: bool, dtype: npt.DTypeLike) -> Whole:
+    high, wide = periods
+    rows, columns = _grid(periods, (0, 0))
     number, conjugate = rows * wide + columns, -rows % high * wide + -columns % wide
     kept = number <= conjugate
-    turns = np.stack([rows / high, columns / wide], 1)[kept]  # (K, 2), in turns a pixel
-    share = np.where(number == conjugate, 1, 2)[kept] / (high * wide)
+    turns = np.stack([rows / high, columns / wide], 1)[kept]  # (K, 2), of a circle, a pixel
+    real, imaginary = _wave(turns @ np.stack(_grid(size, first)), sign)
+    shares = np.where(number == conjugate, 1, 2)[kept, None] / (high * wide) if share else 1
+    return Whole(size, np.concatenate([real * shares, imaginary * shares]).astype(dtype))
 
-    def waves(size: Pair, first: Pair, sign: int) -> Table:
-        phase = 2 * np.pi * (turns @ np.stack(_grid(size, first)) % 1)
-        return np.concatenate([np.cos(phase), sign * np.sin(phase)])
 
-    back = waves(makes, (0, 0), -1) * np.tile(share, 2)[:, None]
-    tables = waves(sizes, padding, -1), waves(taps, (0, 0), 1), back.T
-    image, kernel, made = (np.ascontiguousarray(table, DTYPES[dtype]) for table in tables)
-    return Plan(image, kernel, made, sizes, taps, makes)
+def _sides(size: Pair, first: Pair, periods: Pair, sign: int, share: bool, dtype: npt.DTypeLike) -> Sides:
+    high, wide = periods
+    kept = np.arange(wide // 2 + 1)
+    real, imaginary = _wave(np.outer(kept, np.arange(size[1]) + first[1]) / wide, sign)
+    shares = np.where(2 * kept % wide == 0, 1, 2)[:, None] / (high * wide) if share else 1
+    across = np.concatenate([real * shares, imaginary * shares])
+    real, imaginary = _wave(np.outer(np.arange(high), np.arange(size[0]) + first[0]) / high, sign)
+    down = np.stack([np.stack([real, -imaginary], -1), np.stack([imaginary, real], -1)])  # (2, U, H, 2)
+    return Sides(size, across.astype(dtype), down.reshape(2 * high, -1).astype(dtype))
 
 
 class _Spectral(torch.autograd.Function):
-    """(B, H, W, C), (out, high, wide, C) -> (B, H made, W made, out), and both spectra, so that whatever is differentiated
-    again knows where they come from."""
+    """(B, H, W, C), (out, high, wide, C) -> (B, H made, W made, out), and both spectra, so that whatever is
+    differentiated again knows where they come from."""
 
     generate_vmap_rule = True
 
     @staticmethod
     def forward(x: Tensor, weight: Tensor, bias: Tensor | None, plan: Plan) -> tuple[Tensor, Tensor, Tensor]:
-        seen, taps = _spectrum(x, plan.image), _spectrum(weight, plan.kernel)
+        seen, taps = plan.image.there(x), plan.kernel.there(weight)
         (x_r, x_i), (w_r, w_i) = _parts(seen), _parts(taps)  # (K, B, C), (K, out, C)
         w_r, w_i = w_r.transpose(1, 2), w_i.transpose(1, 2)
         real = _plus(torch.bmm(x_r, w_r), x_i, w_i, -1)  # (K, B, out)
         imaginary = _plus(torch.bmm(x_r, w_i), x_i, w_r)
-        return _back(real, imaginary, plan.made, plan.makes, bias), seen, taps
+        made = plan.made.back(real, imaginary)
+        if bias is not None:
+            made = made + bias if is_functorch_wrapped_tensor(made) else made.add_(bias)
+        return made, seen, taps
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor | None, Plan], output: tuple[Tensor, ...]) -> None:
@@ -117,7 +178,7 @@ class _Spectral(torch.autograd.Function):
         x_parts, w_parts = [], []
         if g is not None:
             seen, taps = ctx.saved_tensors
-            g_r, g_i = _parts(_spectrum(g, plan.made.T))  # (K, B, out)
+            g_r, g_i = _parts(plan.made.there(g))  # (K, B, out)
             if ctx.needs_input_grad[0]:
                 x_parts.append(_against(g_r, g_i, *_parts(taps)))
             if ctx.needs_input_grad[1]:
@@ -128,14 +189,19 @@ class _Spectral(torch.autograd.Function):
             x_parts.append(_parts(of_seen))
         if of_taps is not None:
             w_parts.append(_parts(of_taps))
-        of_x = _sum([_back(*parts, plan.image.T, plan.sizes) for parts in x_parts])
-        of_weight = _sum([_back(*parts, plan.kernel.T, plan.taps) for parts in w_parts])
+        of_x = _sum([plan.image.back(*parts) for parts in x_parts])
+        of_weight = _sum([plan.kernel.back(*parts) for parts in w_parts])
         return of_x, of_weight, of_bias, None
 
 
-def _against(a_r: Tensor, a_i: Tensor, b_r: Tensor, b_i: Tensor) -> tuple[Tensor, Tensor]:
-    """Real and imaginary parts of a times the conjugate of b."""
-    return _plus(torch.bmm(a_r, b_r), a_i, b_i), _plus(torch.bmm(a_i, b_r), a_r, b_i, -1)
+def _all(table: Table, matrices: Tensor) -> Tensor:
+    """The table times every matrix."""
+    return torch.bmm(torch.from_numpy(table).expand(len(matrices), -1, -1), matrices)
+
+
+def _both(table: Tensor, real: Tensor, imaginary: Tensor) -> Tensor:
+    """A table's halves times real and imaginary parts, together."""
+    return _plus(table[:, : len(real)] @ real, table[:, len(real) :], imaginary)
 
 
 def _plus(some: Tensor, a: Tensor, b: Tensor, sign: int = 1) -> Tensor:
@@ -145,9 +211,9 @@ def _plus(some: Tensor, a: Tensor, b: Tensor, sign: int = 1) -> Tensor:
     return some.addmm_(a, b, alpha=sign) if some.dim() == 2 else some.baddbmm_(a, b, alpha=sign)
 
 
-def _spectrum(maps: Tensor, table: Table) -> Tensor:
-    """(B, H, W, C) -> (B, 2K, C)."""
-    return torch.bmm(torch.from_numpy(table).expand(len(maps), -1, -1), maps.flatten(1, 2))
+def _against(a_r: Tensor, a_i: Tensor, b_r: Tensor, b_i: Tensor) -> tuple[Tensor, Tensor]:
+    """Real and imaginary parts of a times the conjugate of b."""
+    return _plus(torch.bmm(a_r, b_r), a_i, b_i), _plus(torch.bmm(a_i, b_r), a_r, b_i, -1)
 
 
 def _parts(spectrum: Tensor) -> tuple[Tensor, Tensor]:
@@ -156,19 +222,19 @@ def _parts(spectrum: Tensor) -> tuple[Tensor, Tensor]:
     return real, imaginary
 
 
-def _back(real: Tensor, imaginary: Tensor, table: Table, sizes: Pair, bias: Tensor | None = None) -> Tensor:
-    """(K, B, C) twice -> (B, *sizes, C)."""
-    count, batch, channels = real.shape
-    both = torch.from_numpy(table)
-    first, second = both[:, :count], both[:, count:]
-    under = torch.zeros(1, dtype=real.dtype) if bias is None else bias.repeat(batch)
-    rows = torch.addmm(under, first, real.reshape(count, -1))
-    rows = _plus(rows, second, imaginary.reshape(count, -1))  # (pixels, B * C)
-    return rows.view(*sizes, batch, channels).permute(2, 0, 1, 3).clone(memory_format=torch.contiguous_format)
+def _maps(pixels: Tensor, size: Pair, like: Tensor) -> Tensor:
+    """Pixels first, (H * W, B * C) or so -> (B, H, W, C)."""
+    made = pixels.view(*size, *like.shape[1:]).permute(2, 0, 1, 3)
+    return made.clone(memory_format=torch.contiguous_format)
 
 
 def _sum(found: list[Tensor]) -> Tensor | None:
     return torch.stack(found).sum(0) if len(found) > 1 else found[0] if found else None
+
+
+def _wave(turns: Table, sign: int) -> tuple[Table, Table]:
+    angle = 2 * np.pi * (turns % 1)
+    return np.cos(angle), sign * np.sin(angle)
 
 
 def _grid(size: Pair, first: Pair) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
@@ -185,3 +251,20 @@ def _periods(sizes: Pair, padding: Pair) -> Pair:
 def _makes(sizes: Pair, taps: Pair, padding: Pair) -> Pair:
     high, wide = (size + 2 * border - tap + 1 for size, tap, border in zip(sizes, taps, padding, strict=True))
     return high, wide
+
+
+def _count(periods: Pair) -> int:
+    """Frequencies, K."""
+    high, wide = periods
+    if max(periods) > SHORT:
+        return high * (wide // 2 + 1)
+    alone = (2 - high % 2) * (2 - wide % 2)  # their own conjugates
+    return (high * wide + alone) // 2
+
+
+def _work(size: Pair, periods: Pair) -> int:
+    """Multiplications of a map's transform."""
+    if max(periods) <= SHORT:
+        return 2 * _count(periods) * math.prod(size)
+    wide = periods[1] // 2 + 1
+    return size[0] * size[1] * 2 * wide + 2 * size[0] * 2 * periods[0] * wide
