@@ -30,9 +30,6 @@ CASES: dict[str, tuple[tuple[int, int, Any], dict[str, Any], tuple[int, int], st
     "depthwise twofold, strided": ((4, 8, 3), {"padding": (1, 2), "groups": 4, "stride": 2}, (2, 3), "padded"),
     "depthwise": ((4, 4, 3), {"padding": 1, "groups": 4}, (5, 5), "own"),
     "grouped": ((4, 6, 3), {"padding": 1, "groups": 2}, (2, 2), "own"),
-    "one channel": ((1, 6, 3), {"padding": 1}, (9, 10), "product"),
-    "one channel, strided": ((1, 6, (3, 4)), {"stride": (2, 1), "bias": False}, (11, 9), "product"),
-    "one channel, pointwise": ((1, 6, 1), {}, (9, 9), "own"),
     "a large map": ((4, 6, 3), {"padding": 1}, (9, 9), "own"),
     "a large map, pointwise": ((4, 6, 1), {}, (9, 9), "own"),
 }

@@ -3,8 +3,7 @@
 Deep layers have many channels and few pixels. There the kernels that find a weight's gradient reach half of a matrix
 product's speed, with 2x2 maps a quarter; those of depthwise convolutions over maps smaller than their kernel a
 hundredth. So, on processors and in full precision, a convolution that is trained is a product of spectra where that takes
-far fewer multiplications (spectra.py), and the weight's gradient of one over images of one channel is a product with
-the unfolded images. Otherwise, with at most SMALL pixels in a map that is made,
+far fewer multiplications (spectra.py). Otherwise, with at most SMALL pixels in a map that is made,
 
 - a 1x1 convolution is a linear layer over pixels, forward and backward;
 - of any other, the weight's gradient is one product of the maps' gradient with the unfolded input;
@@ -51,9 +50,6 @@ class Conv2d(nn.Conv2d):
         if self._spectral(x):
             return spectra.convolve(x, weight, bias, padding)
         made = _sizes(x, kernel, stride, padding)
-        unfolded = math.prod((len(x), *made, *weight.shape[1:]))
-        if self.in_channels == 1 < math.prod(kernel) and torch.is_grad_enabled() and unfolded <= LARGEST:
-            return _convolve(x, weight, bias, stride, padding)
         if math.prod(made) > SMALL:
             return self._torch(x, weight, bias)
         if self.groups > 1:
@@ -63,8 +59,9 @@ class Conv2d(nn.Conv2d):
         elif kernel == (1, 1) and padding == (0, 0):
             pixels = x[:, :, :: stride[0], :: stride[1]].permute(0, 2, 3, 1)
             return F.linear(pixels, weight.flatten(1), bias).permute(0, 3, 1, 2)
-        elif torch.is_grad_enabled() and _pays(unfolded, len(weight)):
-            return _convolve(x, weight, bias, stride, padding)
+        elif torch.is_grad_enabled() and _pays(math.prod((len(x), *made, *weight.shape[1:])), len(weight)):
+            found: Tensor = _Convolve.apply(x, weight, bias, stride, padding)  # type: ignore[no-untyped-call]
+            return found
         return self._torch(x, weight, bias)
 
     def _spectral(self, x: Tensor) -> bool:
@@ -76,11 +73,6 @@ class Conv2d(nn.Conv2d):
     def _torch(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         found: Tensor = super()._conv_forward(x, weight, bias)
         return found
-
-
-def _convolve(x: Tensor, weight: Tensor, bias: Tensor | None, stride: Pair, padding: Pair) -> Tensor:
-    found: Tensor = _Convolve.apply(x, weight, bias, stride, padding)  # type: ignore[no-untyped-call]
-    return found
 
 
 class _Convolve(torch.autograd.Function):
@@ -105,12 +97,8 @@ class _Convolve(torch.autograd.Function):
         if ctx.needs_input_grad[0]:
             of_x = conv2d_input(x.shape, weight, g, ctx.stride, ctx.padding)  # type: ignore[no-untyped-call]
         rows = g.permute(0, 2, 3, 1).flatten(0, 2)  # (B * H * W, out)
-        out, inputs, high, wide = weight.shape
-        if ctx.needs_input_grad[1] and inputs == 1:
-            under = F.unfold(x, (high, wide), 1, ctx.padding, ctx.stride)  # (B, taps, H * W)
-            product = torch.bmm(under, rows.reshape(len(x), -1, out)).sum(0)
-            of_weight = product.t().reshape(weight.shape)
-        elif ctx.needs_input_grad[1]:
+        if ctx.needs_input_grad[1]:
+            out, inputs, high, wide = weight.shape
             product = rows.t() @ _unfold(x, (high, wide), ctx.stride, ctx.padding)
             of_weight = product.view(out, high, wide, inputs).permute(0, 3, 1, 2)  # as weights are stored
         if ctx.needs_input_grad[2]:
