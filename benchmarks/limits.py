@@ -236,9 +236,9 @@ LIMITS = {f.__name__: f for f in (aggregation, augment, evaluation, teachers, sp
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", nargs="*", default=list(LIMITS), choices=list(LIMITS), metavar="WHAT")
+    parser.add_argument("what", nargs="*", choices=list(LIMITS), metavar="WHAT", help="default: all")
     keep_freed_memory()
-    for name in parser.parse_args().what:
+    for name in parser.parse_args().what or LIMITS:
         LIMITS[name]()
 
 
