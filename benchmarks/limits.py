@@ -236,9 +236,10 @@ LIMITS = {f.__name__: f for f in (aggregation, augment, evaluation, teachers, sp
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", nargs="*", choices=list(LIMITS), metavar="WHAT", help="default: all")
+    parser.add_argument("what", nargs="*", default="all", choices=["all", *LIMITS], metavar="WHAT")
     keep_freed_memory()
-    for name in parser.parse_args().what or LIMITS:
+    what = parser.parse_args().what
+    for name in LIMITS if "all" in what else what:
         LIMITS[name]()
 
 
