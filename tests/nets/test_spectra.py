@@ -150,21 +150,21 @@ def test_a_weight_s_gradient_lies_in_memory_as_weights_are_stored() -> None:
 
 def test_it_is_chosen_where_it_pays() -> None:
     five, three, none, one = (5, 5), (3, 3), (0, 0), (1, 1)
-    assert spectra.pays(50, (64, 64), (14, 14), five, none)
-    assert spectra.pays(10, (64, 64), (14, 14), five, none)
-    assert spectra.pays(50, (64, 64), (32, 32), three, one)
-    assert spectra.pays(50, (512, 512), (4, 4), three, one)
-    assert not spectra.pays(50, (3, 64), (32, 32), five, none)  # the way there and back costs more than is saved
-    assert not spectra.pays(50, (32, 64), (14, 14), three, one)  # few channels
-    assert not spectra.pays(10, (64, 64), (16, 16), three, one)  # few images
-    assert not spectra.pays(10, (64, 64), (6, 6), five, none)  # little work
-    assert not spectra.pays(50, (64, 64), (2, 2), five, none)  # no convolution at all
+    assert spectra.pays(50, (64, 64), (14, 14), five, none, trained=True)
+    assert spectra.pays(10, (64, 64), (14, 14), five, none, trained=True)
+    assert spectra.pays(50, (64, 64), (32, 32), three, one, trained=True)
+    assert spectra.pays(50, (512, 512), (4, 4), three, one, trained=True)
+    assert not spectra.pays(50, (3, 64), (32, 32), five, none, trained=True)  # there and back costs more than is saved
+    assert not spectra.pays(50, (32, 64), (14, 14), three, one, trained=True)  # few channels
+    assert not spectra.pays(10, (64, 64), (16, 16), three, one, trained=True)  # few images
+    assert not spectra.pays(10, (64, 64), (6, 6), five, none, trained=True)  # little work
+    assert not spectra.pays(50, (64, 64), (2, 2), five, none, trained=True)  # no convolution at all
+    assert spectra.pays(100, (64, 64), (14, 14), five, none, trained=False)
+    assert not spectra.pays(100, (64, 64), (16, 16), three, one, trained=False)  # torch's forward pass is quick
 
 
 @pytest.mark.usefixtures("everywhere")
-def test_other_strides_groups_precisions_and_nets_without_gradients_are_left_to_torch(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_other_strides_groups_and_precisions_are_left_to_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise AssertionError("should not be called")
 
@@ -176,8 +176,6 @@ def test_other_strides_groups_precisions_and_nets_without_gradients_are_left_to_
         conv(x)
     conv = nn.Conv2d(4, 4, 3)
     use_products(conv)
-    with torch.no_grad():
-        conv(x)
     conv(x[0])
     with torch.autocast("cpu", torch.bfloat16):
         conv(x)

@@ -2,7 +2,7 @@
 
 Deep layers have many channels and few pixels. There the kernels that find a weight's gradient reach half of a matrix
 product's speed, with 2x2 maps a quarter; those of depthwise convolutions over maps smaller than their kernel a
-hundredth. So, on processors and in full precision, a convolution that is trained is a product of spectra where that takes
+hundredth. So, on processors and in full precision, a convolution is a product of spectra where that takes
 far fewer multiplications (spectra.py). Otherwise, with at most SMALL pixels in a map that is made,
 
 - a 1x1 convolution is a linear layer over pixels, forward and backward;
@@ -65,10 +65,11 @@ class Conv2d(nn.Conv2d):
         return self._torch(x, weight, bias)
 
     def _spectral(self, x: Tensor) -> bool:
-        if self.groups > 1 or self.stride != (1, 1) or x.dtype not in spectra.DTYPES or not torch.is_grad_enabled():
+        if self.groups > 1 or self.stride != (1, 1) or x.dtype not in spectra.DTYPES:
             return False
+        trained = torch.is_grad_enabled()
         channels, taps = (self.in_channels, self.out_channels), _pair(self.kernel_size)
-        return spectra.pays(len(x), channels, (x.shape[2], x.shape[3]), taps, _pair(self.padding))
+        return spectra.pays(len(x), channels, (x.shape[2], x.shape[3]), taps, _pair(self.padding), trained)
 
     def _torch(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         found: Tensor = super()._conv_forward(x, weight, bias)

@@ -29,7 +29,7 @@ Gradients = tuple[Tensor | None, Tensor | None, Tensor | None, None]
 DTYPES = {torch.float32: np.float32, torch.float64: np.float64}
 SHORT = 10  # periods up to here: one table for a whole map; beyond, one for its rows and one for its columns
 WORTH = 1 << 26  # multiplications of three passes; below, calling from Python costs what is gained
-GAIN = 0.86  # of the direct sum's seconds, by the rule below
+GAIN, FORWARD = 0.86, 0.6  # of the direct sum's seconds, by the rule below
 
 
 @dataclass(frozen=True)
@@ -82,25 +82,28 @@ class Plan:
 
 
 @lru_cache(maxsize=256)
-def pays(batch: int, channels: Pair, sizes: Pair, taps: Pair, padding: Pair) -> bool:
+def pays(batch: int, channels: Pair, sizes: Pair, taps: Pair, padding: Pair, trained: bool) -> bool:
     """A fixed rule on shapes: the seconds of three passes (forward, image's gradient, kernel's), in multiplications.
 
     Transforms run as fast as direct sums, products of spectra slower, most of all with few images or channels; the
-    numbers fit measurements on an AVX2 core to a tenth or so.
+    numbers fit measurements on an AVX2 core to a tenth or so. Without training there is the forward pass alone, which
+    torch does better than the others.
     """
     makes = _makes(sizes, taps, padding)
     if min(makes) < 1:
         return False
     inputs, out = channels
-    directly = 3 * batch * inputs * out * math.prod(makes) * math.prod(taps)
-    if directly < WORTH:
+    directly = batch * inputs * out * math.prod(makes) * math.prod(taps)
+    if 3 * directly < WORTH:
         return False
     periods = _periods(sizes, padding)
     image, kernel, made = (_work(size, periods) for size in (sizes, taps, makes))
-    transforms = 2 * (batch * inputs * image + inputs * out * kernel + batch * out * made)
-    products = 3 * 4 * _count(periods) * batch * inputs * out
+    transforms = batch * inputs * image + inputs * out * kernel + batch * out * made
+    products = 4 * _count(periods) * batch * inputs * out
     slower = 1.15 * (1 + 32 / min(channels)) * (1 + 10 / batch)
-    return transforms + slower * products <= GAIN * directly
+    if trained:
+        return 2 * transforms + slower * 3 * products <= GAIN * 3 * directly
+    return transforms + slower * products <= FORWARD * directly
 
 
 def convolve(x: Tensor, weight: Tensor, bias: Tensor | None, padding: Pair) -> Tensor:
