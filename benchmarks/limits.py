@@ -231,7 +231,7 @@ def say(what: str, text: str) -> None:
     print(f"{what:12} {text}", flush=True)
 
 
-LIMITS = {f.__name__: f for f in (aggregation, augment, evaluation, teachers, spill, clients, start)}
+LIMITS = {f.__name__: f for f in (spill, aggregation, augment, evaluation, teachers, clients, start)}  # memory first
 
 
 def main() -> None:
