@@ -22,14 +22,14 @@ def accuracy(place: Path, precision: str, seed: int, options: argparse.Namespace
     else:
         run = fl.run(
             data={"name": options.data, "images": options.images},
-            split="shards:2",
+            split="iid",
             clients=options.clients,
             fraction=0.5,
             model=options.model,
             rounds=options.rounds,
             epochs=options.epochs,
             batch=50,
-            lr=0.05,
+            lr=0.01,
             momentum=0.9,
             augment="crop+flip",
             precision=precision,
