@@ -125,18 +125,20 @@ def chosen(made: Tensor, shape: Shape) -> str:
     return "border first" if shape.groups > 1 and shape.size < shape.kernel else ""
 
 
-def whole(name: str, batch: int, repeats: int) -> tuple[float, float]:
-    """Seconds of a training pass of the whole net: torch's own convolutions, then ours."""
+def whole(name: str, batch: int, repeats: int, trained: bool) -> tuple[float, float]:
+    """Seconds of a pass of the whole net, forward and backward or as in tests: torch's own convolutions, then ours."""
     x = torch.randn(batch, *NETS[name]).contiguous(memory_format=LAST)
     y = torch.arange(batch) % 10
 
-    def training(net: Net) -> Callable[[], object]:
-        net.train()
+    def passes(net: Net) -> Callable[[], object]:
+        net.train(trained)
+        if not trained:
+            return lambda: torch.no_grad()(net)(x)
         return lambda: torch.autograd.grad(F.cross_entropy(net(x), y), tuple(net.parameters()))
 
-    ours = training(build(name, NETS[name], 10, "batch"))
+    ours = passes(build(name, NETS[name], 10, "batch"))
     with patch("fedloom.nets.net.use_products"):
-        torchs = training(build(name, NETS[name], 10, "batch"))
+        torchs = passes(build(name, NETS[name], 10, "batch"))
     spent = turns({"torch": torchs, "ours": ours}, repeats)
     return median(spent["torch"]), median(spent["ours"])
 
@@ -157,11 +159,11 @@ def main() -> None:
         print(f"| {name}, batch {given.batch} | {' | '.join(columns)} |\n|---{'|--:' * 6}|---|")
         for shape, count in shapes(build(name, NETS[name], 10, "batch"), NETS[name]).items():
             print(f"| {shape} | {count} | {kernels(shape, given.batch, given.repeats)} |", flush=True)
-        before, after = whole(name, given.batch, given.repeats)
-        print(
-            f"\na training pass: {1e3 * before:.0f} ms with torch's kernels, {1e3 * after:.0f} ms with ours\n",
-            flush=True,
-        )
+        for what, count, trained in (("training", given.batch, True), ("test", 2 * given.batch, False)):
+            before, after = whole(name, count, given.repeats, trained)
+            kernel = f"{1e3 * before:.0f} ms with torch's kernels, {1e3 * after:.0f} ms with ours"
+            print(f"\na {what} pass of {count} images: {kernel}", flush=True)
+        print()
 
 
 if __name__ == "__main__":
