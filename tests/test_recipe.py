@@ -150,8 +150,21 @@ def test_a_digest_is_about_results_and_nothing_else() -> None:
         {"bn": "batch"},
         {"clip": 1.0},
         {"weighting": "uniform"},
+        {"kernels": "torch"},
     ]
     assert len({plain.digest(), *(recipe(fields).digest() for fields in others)}) == len(others) + 1
+
+
+def test_the_digest_of_a_recipe_stays_when_fields_are_added_that_it_does_not_use() -> None:
+    assert recipe({}).digest() == recipe({"kernels": "auto"}).digest() == "fcb551d291ed74d3"
+    other = {
+        "model": "lenet",
+        "method": "scaffold + fn",
+        "stack": 8,
+        "batch": "full",
+        "data": {"name": "x", "resize": 20},
+    }
+    assert recipe(other).digest() == "1a23fd7da2807e8f"
 
 
 def rates(**fields: Any) -> list[float]:

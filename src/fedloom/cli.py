@@ -63,6 +63,7 @@ FLAGS = {
     "weighting": "of clients in the average: samples | uniform",
     "augment": "none | flip | crop+flip",
     "precision": "fp32 | bf16 | auto (by the net and the processor)",
+    "kernels": "of convolutions: auto (chosen by shape) | torch (always torch's own)",
     "lanes": "auto (one a core) | how many processes | ray (on a Ray cluster)",
     "device": "cpu | cuda (all that can be seen) | cuda:N",
     "stack": "off | auto | how many clients of a tiny net train in one computation",

@@ -94,6 +94,7 @@ class Recipe(BaseModel):
     weighting: Literal["samples", "uniform"] = "samples"
     augment: Literal["none", "flip", "crop+flip"] = "none"
     precision: Literal["fp32", "bf16", "auto"] = "fp32"  # auto: a rule decides when the run begins
+    kernels: Literal["auto", "torch"] = "auto"  # auto: convolutions choose theirs by shape; torch: all are torch's own
     lanes: Annotated[int, Field(ge=1)] | Literal["auto", "ray"] = "auto"  # ray: on a cluster, one for each of its cores
     stack: Annotated[int, Field(ge=2)] | Literal["auto", "off"] = "off"  # clients that train in one computation
     seed: Annotated[int, Field(ge=0)] = 0
@@ -174,6 +175,7 @@ class Recipe(BaseModel):
         aside = {"lanes", "name", "out", "device", "checkpoint_seconds", "memory_mb"}
         aside |= {"eval_every", "eval_clients", "analyze_every", "track", "deploy"}
         aside |= {"stack"} if self.stack == "off" else set()
+        aside |= {"kernels"} if self.kernels == "auto" else set()
         content = self.model_dump(mode="json", exclude=aside)
         if self.deploy.secure_aggregation is not None:  # it decides bits, and a site that pins a digest insists on it
             content["secure_aggregation"] = self.deploy.secure_aggregation.model_dump(mode="json")

@@ -37,11 +37,13 @@ METHODS = [
     "feddf(steps=20)",  # the server trains on images that nobody holds, taught by the uploads
     "server-data",  # the server trains on a share of all images
     "fednn",  # a temperature that is a function of the round
+    "fedprox",  # with torch's own convolutions: nodes follow `kernels`
 ]
 
 
 MORE: dict[str, dict[str, Any]] = {
     "fednn": {"model": "cnn", "rounds": 2},
+    "fedprox": {"model": "cnn", "rounds": 2, "kernels": "torch"},
     "feddf(steps=20)": {"data": {"name": "digits", "public": 0.1, "validation": 0.1}, "rounds": 2},
 }
 

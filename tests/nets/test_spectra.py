@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from smooth_nets import smooth
 from torch import Tensor, nn
 
 from fedloom.nets import spectra
@@ -191,10 +192,8 @@ def test_nets_train_as_torch_would(name: str, monkeypatch: pytest.MonkeyPatch) -
     convolve = spectra.convolve
     monkeypatch.setattr(spectra, "convolve", lambda *given: calls.append(1) or convolve(*given))
     for ours in (True, False):
-        if not ours:
-            monkeypatch.setattr("fedloom.nets.net.use_products", lambda net: None)
         torch.manual_seed(1)
-        net = build(name, (3, 32, 32), 10, "batch").train()
+        net = smooth(build(name, (3, 32, 32), 10, "batch", "auto" if ours else "torch")).train()
         F.cross_entropy(net(x.contiguous(memory_format=torch.channels_last)), y).backward()
         assert bool(calls) == ours
         calls.clear()

@@ -205,7 +205,7 @@ def prepare(
     if recipe.device != "cpu":
         _check_device(recipe.device)
     with one_thread(), about("model"), seeded(recipe.seed, "init"):
-        net = build(recipe.model, images.shape, images.classes, recipe.bn)
+        net = build(recipe.model, images.shape, images.classes, recipe.bn, recipe.kernels)
     with one_thread(), about("head_init"):
         set_head(net, recipe.head_init)
     given = read_start(recipe) if recipe.init and initial is None else None

@@ -11,7 +11,7 @@ from torch.nn.modules.instancenorm import _InstanceNorm
 
 from fedloom.errors import FedloomError
 from fedloom.nets.batchnorm import BatchNormMode, set_batch_norm
-from fedloom.nets.products import use_products
+from fedloom.nets.products import Kernels, use_products
 from fedloom.nets.registry import BodyHead, Model, Shape, all_models, find_model, reason
 
 _NORMALISERS = (_BatchNorm, _InstanceNorm, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm, nn.LocalResponseNorm)
@@ -54,8 +54,11 @@ def is_normaliser(module: nn.Module) -> bool:
     return isinstance(module, _NORMALISERS) or getattr(type(module), "normaliser", False) is True
 
 
-def build(model: str, shape: Shape, classes: int, bn: BatchNormMode) -> Net:
-    """The named net for images of `shape` = (channels, height, width); weights come from torch's default generator."""
+def build(model: str, shape: Shape, classes: int, bn: BatchNormMode, kernels: Kernels = "auto") -> Net:
+    """The named net for images of `shape` = (channels, height, width); weights come from torch's default generator.
+
+    `kernels`: "auto" lets convolutions choose how they are computed (products.py), "torch" leaves them all to torch.
+    """
     entry = find_model(model)
     _, height, width = shape
     if min(height, width) < entry.smallest:
@@ -67,7 +70,8 @@ def build(model: str, shape: Shape, classes: int, bn: BatchNormMode) -> Net:
     body, head = _make(entry, shape, classes)
     net = Net(body, head, _measure(entry, body, head, shape, classes), classes)
     set_batch_norm(net, bn)
-    use_products(net)
+    if kernels == "auto":
+        use_products(net)
     for weight in net.parameters():
         if weight.dim() == 4:
             weight.data = weight.data.contiguous(memory_format=torch.channels_last)

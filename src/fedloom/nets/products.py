@@ -10,13 +10,13 @@ far fewer multiplications (spectra.py). Otherwise, with at most SMALL pixels in 
 - a depthwise one gets its border of zeros beforehand.
 
 It is the same sum in another order. What is done depends on shapes alone, never on timing, so the same recipe has the
-same bits. Figures: docs/speed.md, by benchmarks/kernels.py.
+same bits. Figures: docs/speed.md, by benchmarks/kernels.py. With `kernels: torch` in the recipe none of this is used.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -25,6 +25,7 @@ from torch.nn.grad import conv2d_input
 
 from fedloom.nets import spectra
 
+Kernels = Literal["auto", "torch"]
 Pair = tuple[int, int]
 SMALL = 64  # pixels of a map; the copies that unfolding makes cost more than they gain in larger ones
 LARGEST = 1 << 23  # numbers in an unfolded input: 32 MB, about a processor's cache
