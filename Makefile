@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-pairs test-flower test-ray test-all install lint bench clean
+.PHONY: demo test test-pairs test-flower test-ray test-lowest test-all install lint bench clean
 
 demo: .venv/installed
 	$(BIN)/fedloom compare --data digits --split shards:2 --clients 20 --fraction 0.2 --model cnn \
@@ -23,6 +23,11 @@ test-flower: .venv/installed-dev
 # A Ray cluster of two nodes on loopback.
 test-ray: .venv/installed-dev
 	$(BIN)/pytest -m ray tests/engine
+
+# The lowest versions of the light dependencies that pyproject.toml allows, in an environment of their own (Python 3.11).
+LOWEST := tests/test_recipe.py tests/test_cli.py tests/test_weights.py tests/data tests/methods tests/engine tests/nets tests/report/test_content.py
+test-lowest: .venv-lowest/installed
+	.venv-lowest/bin/pytest -n 2 -m "not slow and not pairs and not flower and not ray" $(LOWEST)
 
 test-all: .venv/installed-dev .venv/browser
 	$(BIN)/pytest -n 2
@@ -47,6 +52,12 @@ install: .venv/installed
 	$(BIN)/pip install --quiet --disable-pip-version-check -e ".[dev]"
 	touch $@ .venv/installed
 
+.venv-lowest/installed: pyproject.toml requirements/lowest.txt
+	test -x .venv-lowest/bin/python || $(PYTHON) -m venv .venv-lowest
+	.venv-lowest/bin/pip install --quiet --disable-pip-version-check -c requirements/lowest.txt -e ".[report]" \
+	  pytest pytest-xdist hypothesis pillow
+	touch $@
+
 # The page is tested in Chromium: the machine's own, or else one that Playwright fetches; without any, those tests are skipped.
 .venv/browser: .venv/installed-dev
 	for name in chromium chromium-browser google-chrome google-chrome-stable; do command -v $$name > /dev/null && break; done \
@@ -54,4 +65,4 @@ install: .venv/installed
 	touch $@
 
 clean:
-	rm -rf .venv runs .mypy_cache .ruff_cache .pytest_cache
+	rm -rf .venv .venv-lowest runs .mypy_cache .ruff_cache .pytest_cache

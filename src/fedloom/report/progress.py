@@ -39,7 +39,8 @@ class Bar:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._progress.stop()
+        if not self._progress.disable:  # where it is, older versions of rich print an empty line
+            self._progress.stop()
 
     def cell(self, cell: Cell, number: int, total: int) -> None:
         if self._ran:
