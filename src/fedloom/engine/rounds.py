@@ -430,6 +430,7 @@ def stacked(sizes: Sequence[int], recipe: Recipe) -> list[list[int]]:
 
 
 def _mean_loss(uploads: Sequence[Upload]) -> float | None:
+    """Over clients, weighted by samples; each client's own is a mean over its steps."""
     total = sum(upload.samples for upload in uploads)
     if not total:
         return None

@@ -114,11 +114,9 @@ class FNR(Part):
         norms: Tensor = torch.linalg.vector_norm(batch.features, dim=1)
         mean = norms @ of_class / counts.clamp(min=1)
         known = ((counts > 0) & (target > 0)).to(mean.dtype)
-        away = mean - target
         scale = torch.where(target > 0, target, torch.ones_like(target))
-        if self.bounded:
-            scale = torch.maximum(mean, scale)
-        return self.strength * (counts / len(batch.y) * known * (away / scale).square()).sum()
+        r = (mean - target) / torch.maximum(mean, scale) if self.bounded else mean / scale - 1
+        return self.strength * (counts / len(batch.y) * known * r.square()).sum()
 
 
 def _mean(norms: Tensor, held: Tensor) -> Tensor:
