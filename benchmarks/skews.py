@@ -47,7 +47,7 @@ METHODS = {
     "SCAFFOLD": "scaffold",
     "MOON": "moon",
     "FedNova": "nova",
-    "FNR": "fnr(epochs=1)",
+    "FNR": "fnr(epochs=1, bounded=false)",
     "FNR, strength 0": "fnr(epochs=1, strength=0)",
 }
 

@@ -59,7 +59,10 @@ class Deploy(BaseModel):
     """How a federation of real machines is waited for. Decides nothing about the bits of a round that nobody missed."""
 
     model_config = _FROZEN
-    min_cohort: Annotated[int, Field(ge=0)] = 0  # a round with fewer accepted uploads is not combined; the run stops
+    # a round with fewer accepted uploads is not combined and the run stops; 0: one without any is passed over
+    min_cohort: Annotated[int, Field(ge=0)] = 1
+    # an upload that lies so many times farther from the broadcast than the median one is lost; null: any is used
+    max_distance: Annotated[float, Field(ge=1, allow_inf_nan=False)] | None = 1000.0
     timeout: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 600.0  # seconds for one answer of a node
     join_timeout: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 300.0  # seconds to wait for nodes to connect
     secure_aggregation: SecAgg | None = None  # false | true | its fields: the server learns sums of uploads alone
@@ -179,6 +182,8 @@ class Recipe(BaseModel):
         content = self.model_dump(mode="json", exclude=aside)
         if self.deploy.secure_aggregation is not None:  # it decides bits, and a site that pins a digest insists on it
             content["secure_aggregation"] = self.deploy.secure_aggregation.model_dump(mode="json")
+        if self.deploy.max_distance != Deploy().max_distance:
+            content["max_distance"] = self.deploy.max_distance
         text = json.dumps(content, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -92,6 +91,26 @@ def steps(told: dict[str, Any], groups: dict[str, Any]) -> bool:
     return True
 
 
+def many(told: dict[str, Any], groups: dict[str, Any]) -> bool:
+    told["report"]["steps"] = 2**52
+    return True
+
+
+def huge(told: dict[str, Any], groups: dict[str, Any]) -> bool:
+    groups["up"]["w"][3] = 3e38
+    return True
+
+
+def far(told: dict[str, Any], groups: dict[str, Any]) -> bool:
+    groups["up"]["w"] += 1e6
+    return True
+
+
+def control(told: dict[str, Any], groups: dict[str, Any]) -> bool:
+    groups["up"]["scaffold.control"] += 1e20
+    return True
+
+
 def somebody(told: dict[str, Any], groups: dict[str, Any]) -> bool:
     told["client"] = 0
     return True
@@ -125,6 +144,26 @@ def test_a_bad_upload_is_lost_by_name_and_the_round_goes_on(
     assert second["lost_clients"][str(BAD)].startswith(f"site-{BAD}: {reason}")
     assert run.summary["lost"] == 1
     assert run.summary["digest"] == without(tmp_path / "other", FIELDS)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (many, "it reports 4503599627370496 steps, and its samples, batches and epochs make"),
+        (huge, "w is too large to compute with"),
+        (far, "away from what was broadcast, and deploy.max_distance allows"),
+        (control, "scaffold.control is too large to compute with"),
+    ],
+)
+@pytest.mark.parametrize("method", ["scaffold", "scaffold + nova"])
+def test_an_upload_that_is_finite_and_absurd_is_lost_and_the_round_goes_on(
+    method: str, change: Callable[..., Any], reason: str, tmp_path: Path
+) -> None:
+    fields = FIELDS | {"method": method, "rounds": 3}
+    run = serve(fields, tmp_path, changed(change))
+    assert [line["lost"] for line in run.rounds] == [0, 1, 0]
+    assert reason in run.rounds[1]["lost_clients"][str(BAD)]
+    assert run.summary["digest"] == without(tmp_path / "other", fields)
 
 
 def without(folder: Path, fields: dict[str, Any]) -> str:
@@ -214,8 +253,10 @@ def test_an_unexpected_error_at_a_site_tells_its_kind_and_nothing_else(
     monkeypatch.setattr("fedloom.deploy.site.perform", fail)
     package = application(FIELDS, tmp_path / "app")
     nodes = grid(package, tmp_path, 3)
-    run = serve_app(read(package / "server_app.py"), Settings(out=str(tmp_path / "run")), nodes)
-    assert run.rounds[0]["lost"] == 3
-    assert "failed (RuntimeError); the node's own log says why" in run.rounds[0]["lost_clients"]["0"]
+    with pytest.raises(TooFew) as stopped:
+        serve_app(read(package / "server_app.py"), Settings(out=str(tmp_path / "run")), nodes)
+    assert "round 1: all 3 uploads are lost" in str(stopped.value)
+    assert "failed (RuntimeError); the node's own log says why" in str(stopped.value)
+    assert str(stopped.value).endswith("the run can be resumed")
     assert "4711" not in "".join(str(unpack(reply.content)) for _, reply in nodes.sent)
-    assert "4711" not in json.dumps(run.rounds)
+    assert "4711" not in str(stopped.value)

@@ -29,6 +29,7 @@ METHODS = [
     "fedrep",  # personal heads
     "feddrplus",  # a head that is fixed, and a teacher
     "fnr",  # a second act
+    "fnr(epochs=1) + scaffold",  # after which controls are computed again, from memory as it was before the round
     "moon",  # a whole model remembered
     "feddc",  # knows how many images all clients hold
     "fedexp",  # serves other weights than it trains

@@ -59,7 +59,9 @@ def test_a_round_without_enough_nodes_has_no_sum_and_the_next_one_has(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     gone = silent(Stage.COLLECT_MASKED_VECTORS, round="1", nodes=(101, 102))
-    run = serve(FIELDS, tmp_path, gone)
+    with pytest.raises(TooFew, match="round 1: all 4 uploads are lost"):
+        serve(FIELDS, tmp_path / "stops", gone)
+    run = serve(patient(), tmp_path, gone)
     first, second = run.rounds
     why = "2 of 4 nodes sent their vectors, and 3 are needed"
     assert first["lost"] == 4
@@ -68,6 +70,13 @@ def test_a_round_without_enough_nodes_has_no_sum_and_the_next_one_has(
     assert first["lost_clients"]["1"] == "site-1: no answer within 0.3 s"
     assert f"round 1 has no sum: {why}" in capsys.readouterr().out
     assert second["lost"] == 0
+
+
+def patient() -> dict[str, Any]:
+    """Rounds without a sum are passed over."""
+    fields = secure()
+    fields["deploy"]["min_cohort"] = 0
+    return fields
 
 
 def test_too_few_stop_the_run_and_a_resume_ends_with_the_same_weights(tmp_path: Path) -> None:
@@ -109,7 +118,7 @@ def test_a_node_that_lies_about_a_secret_spoils_the_round_and_not_the_weights(tm
             said[Key.SHARE_LIST] = [share[:4] + bytes(len(share) - 4) for share in shares]
         return reply
 
-    run = serve(FIELDS, tmp_path / "lied", lambda nodes: nodes.tamper.__setitem__(100 + BAD, tamper))
+    run = serve(patient(), tmp_path / "lied", lambda nodes: nodes.tamper.__setitem__(100 + BAD, tamper))
     assert run.rounds[1]["lost"] == 4
     assert "is wrong" in run.rounds[1]["lost_clients"]["0"]
     one = serve(FIELDS | {"rounds": 1}, tmp_path / "one")

@@ -53,6 +53,7 @@ def odd_parts() -> Iterator[Seen]:
     class Poison(Odd):
         value: float = float("nan")
         where: str = "weights"
+        unless: str = ""  # a file: nothing is poisoned while it is there
 
         def client_memory(self, w: Tensor, task: Task) -> Memory:
             return {"kept": torch.zeros(2)}
@@ -62,7 +63,7 @@ def odd_parts() -> Iterator[Seen]:
 
         def finish(self, client: Client) -> None:
             client.memory["kept"] = client.memory["kept"] + 1
-            if self.hit(client):
+            if self.hit(client) and not (self.unless and Path(self.unless).exists()):
                 place = {"weights": client.w, "upload": client.upload["sent"], "memory": client.memory["kept"]}
                 place[self.where][1] = self.value
 
@@ -75,6 +76,19 @@ def odd_parts() -> Iterator[Seen]:
     class Bursts(fl.Part):
         def combine(self, server: Server) -> Tensor:
             return server.mean(server.uploads) * torch.inf
+
+    class Swells(fl.Part):
+        """Leaves a number in the server's state after combining; one of its memories is infinite from the beginning."""
+
+        value: float = 1e30
+        where: str = "memory"
+
+        def server_memory(self, w: Tensor, task: Task) -> Memory:
+            return {"kept": torch.zeros(2), "best": torch.tensor(torch.inf)}
+
+        def after_combine(self, server: Server) -> None:
+            place = {"memory": server.memory["kept"], "weights": server.weights, "best": server.memory["best"].view(1)}
+            place[self.where][0] = self.value
 
     class Mumbles(fl.Part):
         def messages(self, w: Tensor, task: Task) -> Memory:

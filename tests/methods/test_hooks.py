@@ -4,13 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import reference
 import torch
 from reference import BODY, HEAD, Loss, Problem, Weights, cross_entropy, features, flat, gradients, mean
-from tiny import BODY_BYTES, MODEL_BYTES, agree, checkpoint, distance, gap, memories, problem, traffic, train
+from tiny import (
+    BODY_BYTES,
+    MODEL_BYTES,
+    agree,
+    checkpoint,
+    distance,
+    fedloom_parts,
+    gap,
+    memories,
+    problem,
+    traffic,
+    train,
+)
 from torch import Tensor, nn
 
 import fedloom as fl
@@ -654,13 +666,13 @@ class HookFails(Part):
         client.w.div_(1 - message["bad"])
 
 
-def losing(training: Sequence[int] = (), acting: Sequence[int] = ()) -> tuple[Run, Problem]:
+def losing(training: Sequence[int] = (), acting: Sequence[int] = (), **fields: Any) -> tuple[Run, Problem]:
     """Clients are told apart by the number of their samples."""
     p = problem(train("fedavg", rounds=1, fraction=1.0))
     sizes = [len(y) for _, y in p.data]
     assert len(set(sizes)) == len(sizes)
     part = HookFails(training=tuple(sizes[k] for k in training), acting=tuple(sizes[k] for k in acting))
-    return train(part, rounds=1, fraction=1.0, lanes=2), p
+    return train(part, rounds=1, fraction=1.0, lanes=2, **fields), p
 
 
 def survivors(p: Problem, lost: Sequence[int]) -> Weights:
@@ -681,8 +693,15 @@ def test_a_client_whose_second_upload_is_nonsense_is_lost_and_the_round_goes_on(
     assert set(memories(run)) == {1, 4}
 
 
+def test_a_run_stops_where_second_acts_lose_the_last_of_a_rounds_clients() -> None:
+    with pytest.raises(FedloomError, match=r"round 1: all 5 uploads are lost.*client 0: hookfails.extra is not finite"):
+        losing(training=[0, 1], acting=[2, 3, 4])
+    with pytest.raises(FedloomError, match=r"round 1: 2 of 5 uploads arrived, deploy.min_cohort is 3"):
+        losing(acting=[2, 3, 4], deploy={"min_cohort": 3})
+
+
 def test_a_round_whose_clients_are_all_lost_leaves_the_weights_as_they_were() -> None:
-    run, _ = losing(training=[0, 1], acting=[2, 3, 4])
+    run, _ = losing(training=[0, 1], acting=[2, 3, 4], deploy={"min_cohort": 0})
     assert run.rounds[0]["lost"] == 5
     assert distance(run) == 0
 
@@ -850,3 +869,11 @@ def test_a_part_sees_only_what_is_exchanged() -> None:
 
     train("hooksizes + babu", rounds=1)
     assert sizes == {"memory": BODY_BYTES // 4, "weights": BODY_BYTES // 4, "uploads": {BODY_BYTES // 4}}
+
+
+def test_every_part_of_fedloom_that_could_train_on_says_how_much() -> None:
+    """So that the server knows how many steps a client takes."""
+    hooks: tuple[Literal["finish"], Literal["act"]] = ("finish", "act")
+    found = {(part.name, hook): part.further(hook) for part in fedloom_parts() for hook in hooks if part.hooks(hook)}
+    assert len(found) > 8
+    assert None not in found.values(), found

@@ -219,7 +219,7 @@ class Nodes:
             if node in summed.lost:  # its vector is in the sum, and it did not help to unmask it
                 client = jobs[node].arguments["client"]
                 self.note(f"client {client} ({self._leave(client, node)}): {summed.lost[node]}")
-            taken[node] = {"loss": summed.found.loss, "steps": 0, "seconds": 0.0}
+            taken[node] = {"loss": summed.found.loss, "seconds": 0.0}
         return taken
 
     def assemble_round(self, cohort: Sequence[int]) -> None:
@@ -243,6 +243,7 @@ class Nodes:
         if job.kind == "act":
             part = job.arguments["part"]
             order |= {"base": job.arguments["round"], "into": job.arguments["round"], "keep": self.ledger.kept(client)}
+            order["before"] = self.ledger.version(client)
             return order, {"message": prefixed(scoped(self.board.message, part), part)}
         if job.kind == "train":
             order |= {"into": job.arguments["round"], "keep": self.ledger.kept(client)}

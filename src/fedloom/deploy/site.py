@@ -26,7 +26,7 @@ from fedloom.engine.files import read_tensors, write, write_tensors
 from fedloom.engine.lanes import keep_freed_memory, perform
 from fedloom.engine.setup import Experiment, Public, one_thread, prepare
 from fedloom.engine.sites import Sites, alone, fitted
-from fedloom.engine.worker import Worker
+from fedloom.engine.worker import Worker, memory_to_act_on
 from fedloom.errors import FedloomError
 from fedloom.recipe import Recipe
 
@@ -236,7 +236,9 @@ class Resident:
         board.down["round"].fill_(int(order.get("at", 0)))  # where the weights come from
         if order.get("base") is not None:
             self.recall(int(order["base"]), again=order["kind"] == "act")
-        if order["kind"] == "act":  # what was broadcast is remembered; the messages of other parts are left as they are
+        if order["kind"] == "act":
+            self._rewind(order)
+            # what was broadcast is remembered; the messages of other parts are left as they are
             sent = {**board.message, **groups.get("message", {})}
             reason = fit(sent, messages.message, board.message_row)
         else:
@@ -262,6 +264,16 @@ class Resident:
         for group, (packing, row) in rows.items():
             if reason := fit(scoped(tensors, group), packing, row):
                 raise Refusal(f"has a memory of round {version} whose {reason}")
+
+    def _rewind(self, order: Mapping[str, Any]) -> None:
+        """For a second act: what parts remember that will finish again, as it was before the round."""
+        messages, row = self.worker.experiment.messages, self.board.memory_rows[0]
+        after = row.clone()
+        row.copy_(messages.memory_row)
+        if order.get("before") is not None:
+            self.recall(int(order["before"]))
+        method, part = self.worker.experiment.method, str(order["arguments"]["part"])
+        row.copy_(memory_to_act_on(method, messages.memory, part, row, after))
 
     def _remember(self, version: int, kept: list[int]) -> None:
         board, messages = self.board, self.worker.experiment.messages

@@ -16,3 +16,10 @@ def cut(total: int, size: int, alone: bool) -> Iterator[slice]:
             end = total
         yield slice(begin, end)
         begin = end
+
+
+def batches(total: int, size: int, alone: bool) -> int:
+    """How many stretches `cut` makes."""
+    count = -(-total // size) if total else 0
+    lone = count > 1 and total - (count - 1) * size == 1
+    return count - (lone and not alone)

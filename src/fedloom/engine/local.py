@@ -82,7 +82,8 @@ class ClientJob:
             worker.weights.train_only(worker.layout.trainable())  # whatever the lane did before
         self.w = worker.weights.vector[: worker.layout.exchanged]
         self.start = worker.start[: worker.layout.exchanged]
-        self.exchanged_steps = self.losses = 0
+        self.segments = [0]  # steps that trained what is exchanged, by when momentum buffers began at zero
+        self.losses = 0
         self.drive: Drive | None = None
         self.loss = torch.zeros((), device=worker.device)
         self.views = views
@@ -93,8 +94,19 @@ class ClientJob:
     def own(self) -> Samples:
         return self.samples("own")
 
+    @property
+    def exchanged_steps(self) -> int:
+        return sum(self.segments)
+
     def mean_loss(self) -> float:
+        """Over steps: a last, shorter batch counts as much as a whole one."""
         return float(self.loss) / max(self.losses, 1)
+
+    def empty_buffers(self) -> None:
+        """Momentum begins anew."""
+        self.worker.velocity.zero_()
+        if self.segments[-1]:
+            self.segments.append(0)
 
     # the loop
 
@@ -133,7 +145,7 @@ class ClientJob:
             kept = None if course is None or course.statistics else worker.weights.statistics.clone()
             for step, batch in enumerate(self.batches(data, phase.epochs, course)):
                 self.step(batch, drive, step)
-                self.exchanged_steps += exchanged
+                self.segments[-1] += exchanged
                 if watch.enough(step + 1):
                     break
             watch.restore()
@@ -237,7 +249,8 @@ class ClientJob:
         worker, seed = self.worker, self.recipe.seed
         before, velocity = worker.weights.storage.clone(), worker.velocity.clone()
         counters = [(buffer, buffer.clone()) for buffer in worker.weights.counters]
-        kept = self.generator, self.exchanged_steps, self.loss, self.losses, self.drive
+        kept = self.generator, self.segments, self.loss, self.losses, self.drive
+        self.segments = [0]
         self.generator = torch_generator(
             seed, "aside", purpose, self.round, "server" if self.client is None else self.client
         )
@@ -251,7 +264,7 @@ class ClientJob:
         worker.velocity.copy_(velocity)
         for buffer, value in counters:
             buffer.copy_(value)
-        self.generator, self.exchanged_steps, self.loss, self.losses, self.drive = kept
+        self.generator, self.segments, self.loss, self.losses, self.drive = kept
 
     # data
 

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import pairwise
 from typing import Any, Protocol
 
@@ -14,13 +15,15 @@ from torch import Tensor
 
 from fedloom.engine.arena import scoped
 from fedloom.engine.board import Board
+from fedloom.engine.bounds import absurd
 from fedloom.engine.clock import ASIDE, RoundClock
 from fedloom.engine.lanes import Job, Report
 from fedloom.engine.memory import ClientMemory
-from fedloom.engine.server import RoundServer, Upload, flaw, is_finite, weighted_sum
+from fedloom.engine.server import RoundServer, Upload, flaw, weighted_sum
 from fedloom.engine.setup import Experiment
 from fedloom.engine.state import State
-from fedloom.engine.worker import Worker
+from fedloom.engine.work import Expected, LocalWork
+from fedloom.engine.worker import Worker, memory_to_act_on
 from fedloom.errors import FedloomError, TooFew
 from fedloom.keys import numpy_generator
 from fedloom.recipe import Recipe
@@ -30,6 +33,7 @@ SECONDS = ("seconds", "phase_seconds")
 LINE = frozenset(
     ("round", "cohort", "lr", "train_loss", *SECONDS, "bytes_down", "bytes_up", "lost", "lost_clients", *ACCURACIES)
 )
+REASONS = 5  # so many lost clients are told in a sentence
 Progress = Callable[[int], None]  # called with the number of clients done in this round
 
 
@@ -90,6 +94,10 @@ class Federation:
         combiner = self.experiment.method.the("combine")
         return combiner is not None and combiner.always
 
+    @cached_property
+    def work(self) -> LocalWork:
+        return LocalWork(self.experiment)
+
     def round(self, cohort: list[int] | None = None) -> dict[str, Any]:
         """One round; returns its line of rounds.jsonl. The state moves only when all clients are done."""
         clock = self.clock = RoundClock()
@@ -113,13 +121,13 @@ class Federation:
             state, uploads, lambda *asked: self._ask(server, lost, *asked), lambda part: self._survey(server, part)
         )
         if uploads or self._always:
-            trains = bool(experiment.method.hooked("refine"))
-            before = {name: tensor.clone() for name, tensor in state.tensors().items()} if trains else None
+            risky = experiment.method.hooked("refine") or experiment.method.hooked("after_uploads")
+            before = {name: tensor.clone() for name, tensor in state.tensors().items()} if risky else None
             try:
                 with clock.phase("aggregation"):
-                    self._combine(server)
+                    self._combine(server, cohort, lost)
             except BaseException:
-                if before is not None:  # the server's training may be interrupted
+                if before is not None:  # second acts may lose everybody, the server's training may be interrupted
                     state.load(before, state.round)
                 raise
             down, up = down + server.down, up + server.up
@@ -185,10 +193,10 @@ class Federation:
         uploads = []
         with self.clock.phase("aggregation"):
             for row, (client, report) in enumerate(zip(cohort, reports, strict=True)):
-                upload = self._accept(client, row, report, lost)
+                upload = self._accept(client, row, report, lost, self.work.training(client, number))
                 if upload:
                     uploads.append(upload)
-        return uploads
+            return self._plausible(uploads, lost)
 
     def _job(self, cohort: Sequence[int], rows: Sequence[int], number: int) -> Job:
         """The training of one client, or of some that stand together."""
@@ -213,34 +221,60 @@ class Federation:
 
         return prepare
 
-    def _accept(self, client: int, row: int, report: Report | None, lost: dict[int, str]) -> Upload | None:
+    def _accept(
+        self, client: int, row: int, report: Report | None, lost: dict[int, str], expected: Expected
+    ) -> Upload | None:
+        """One upload, looked at by itself."""
         if report is None or "lost" in report:
             lost[client] = report["lost"] if report else "its lane died every time"
             return None
-        tensors = self.board.up(row)
-        reason = flaw(self.experiment.messages.up, tensors) or flaw(
-            self.experiment.messages.memory, self.board.views(row).memory
+        tensors, messages = self.board.up(row), self.experiment.messages
+        steps = int(report.get("steps", expected.least))  # a secure sum does not say whose steps are in it
+        reason = (
+            flaw(messages.up, tensors) or flaw(messages.memory, self.board.views(row).memory) or expected.flaw(steps)
         )
         if reason:
             lost[client] = reason
             return None
         samples = len(self.experiment.training(client, self.state.round + 1))
-        return Upload(client, row, samples, int(report["steps"]), float(report["loss"]), tensors)
+        return Upload(client, row, samples, expected.segments(steps), float(report["loss"]), tensors)
+
+    def _plausible(self, uploads: Sequence[Upload], lost: dict[int, str]) -> list[Upload]:
+        """All uploads that came, looked at together: those that are beyond all measure are lost."""
+        combiner = self.experiment.method.the("combine")
+        factor = self.experiment.recipe.deploy.max_distance
+        if combiner is not None and combiner.bounds:
+            factor = None
+        found = absurd(uploads, {"w": self.state.w, "statistics": self.state.statistics}, factor)
+        lost.update(found)
+        return [upload for upload in uploads if upload.client not in found]
 
     def _enough(self, uploads: Sequence[Upload], cohort: Sequence[int], lost: Mapping[int, str]) -> None:
-        least = min(self.experiment.recipe.deploy.min_cohort, len(cohort))
-        if len(uploads) < least:
-            reasons = "; ".join(f"client {client}: {reason}" for client, reason in lost.items())
+        """Whether so many uploads make a round; else the run stops, with everything as it was before the round."""
+        wanted = self.experiment.recipe.deploy.min_cohort
+        least = min(0 if wanted == 1 and self._always else wanted, len(cohort))
+        if len(uploads) >= least:
+            return
+        told = [f"client {client}: {reason}" for client, reason in lost.items()]
+        reasons = "; ".join(told[:REASONS] + [f"and {len(told) - REASONS} more"] * (len(told) > REASONS))
+        number, bad = self.state.round + 1, ("is not finite", "too large to compute with")
+        if uploads or least > 1:
             raise TooFew(
-                f"round {self.state.round + 1}: {len(uploads)} of {len(cohort)} uploads arrived, "
+                f"round {number}: {len(uploads)} of {len(cohort)} uploads arrived, "
                 f"deploy.min_cohort is {least} ({reasons})"
             )
+        diverged = all(reason.endswith(bad) for reason in lost.values())
+        raise TooFew(
+            f"round {number}: all {len(cohort)} uploads are lost, so there is nothing to combine ({reasons}); "
+            + ("training has diverged: lower lr or clip gradients" if diverged else "the run can be resumed")
+        )
 
-    def _combine(self, server: RoundServer) -> None:
+    def _combine(self, server: RoundServer, cohort: Sequence[int], lost: Mapping[int, str]) -> None:
         """Second acts, the new weights, and what follows them."""
         state, method = self.state, self.experiment.method
         for part in method.hooked("after_uploads"):
             part.after_uploads(server.scope(part))
+        self._enough(server.accepted, cohort, lost)
         if not server.accepted and not self._always:
             return
         uploads = [upload.tensors["w"] for upload in server.accepted]
@@ -254,20 +288,19 @@ class Federation:
             state.statistics.copy_(weighted_sum(rows, server.shares))
         for part in method.hooked("after_combine"):
             part.after_combine(server.scope(part))
-        self._check_finite("combining")
+        self._check_state("combining")
         for part in method.hooked("refine"):
             self._refine(server, part.name)
-            self._check_finite(f"the server's training by {part.name}")
+            self._check_state(f"the server's training by {part.name}")
         if state.round + 1 == self.experiment.recipe.rounds:
             for part in method.hooked("conclude"):
                 part.conclude(server.scope(part))
+                self._check_state(f"what {part.name} does at the end")
 
-    def _check_finite(self, what: str) -> None:
-        if not is_finite(self.state.w):
-            raise FedloomError(
-                f"the weights are no longer finite after {what} in round {self.state.round + 1}; "
-                f"lower lr or clip gradients"
-            )
+    def _check_state(self, what: str) -> None:
+        """Everything that the next round begins with: weights, statistics, parts' memory."""
+        if reason := self.state.flaw():
+            raise FedloomError(f"{reason} after {what} in round {self.state.round + 1}; lower lr or clip gradients")
 
     def _refine(self, server: RoundServer, part: str) -> None:
         """Train the new weights on the server: one lane does it, by the same loop as a client's."""
@@ -353,21 +386,25 @@ class Federation:
             )
         for name, tensor in message.items():
             slots[name].copy_(tensor)
-        jobs = []
+        jobs, method, number = [], self.experiment.method, self.state.round + 1
         for client in clients:
             if client not in place:
                 raise FedloomError(f"method: {part} asks client {client} again, who is not in this round's cohort")
             upload = place[client]
-            arguments = {"client": client, "round": self.state.round + 1, "row": upload.row, "part": part}
-            saved = self.board.up_rows[upload.row].clone(), self.board.memory_rows[upload.row].clone()
+            arguments = {"client": client, "round": number, "row": upload.row, "part": part}
+            after = self.board.memory_rows[upload.row]
+            memory = memory_to_act_on(method, self.experiment.messages.memory, part, self.memory.get(client), after)
+            saved = self.board.up_rows[upload.row].clone(), memory
             jobs.append(Job("act", arguments, upload.samples, self._put_back(upload.row, saved)))
+        (acting,) = (each for each in method.parts if each.name == part)
         for client, report in zip(clients, self._work(jobs), strict=True):
             upload = place[client]
-            again = self._accept(client, upload.row, report, lost)
+            again = self._accept(client, upload.row, report, lost, self.work.acting(acting, client, number))
             if again is None:
                 server.drop(upload)
             else:
-                upload.steps += again.steps
+                upload.segments += again.segments
+        server.accepted = self._plausible(server.accepted, lost)
         server.down += len(jobs) * self.experiment.messages.message.payload_of(part)
         server.up += len(jobs) * self.experiment.messages.up.payload
 
@@ -393,6 +430,7 @@ def stacked(sizes: Sequence[int], recipe: Recipe) -> list[list[int]]:
 
 
 def _mean_loss(uploads: Sequence[Upload]) -> float | None:
+    """Over clients, weighted by samples; each client's own is a mean over its steps."""
     total = sum(upload.samples for upload in uploads)
     if not total:
         return None

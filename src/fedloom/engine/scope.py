@@ -119,6 +119,10 @@ class Scope:
         return self._job.exchanged_steps
 
     @property
+    def segments(self) -> tuple[int, ...]:
+        return tuple(self._job.segments)
+
+    @property
     def samples(self) -> int:
         return len(self._job.own)
 
@@ -173,7 +177,7 @@ class Scope:
         correct: Correction | None = None,
     ) -> None:
         if at is None:
-            self._job.worker.velocity.zero_()
+            self._job.empty_buffers()
         with nullcontext() if at is None else self._job.aside(at, self.name):
             self._job.run(
                 [Phase(epochs, regions)],

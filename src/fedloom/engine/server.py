@@ -24,9 +24,13 @@ class Upload:
     client: int
     row: int
     samples: int
-    steps: int
+    segments: tuple[int, ...]  # steps, one number each time that momentum buffers began at zero
     loss: float
     tensors: Mapping[str, Tensor]
+
+    @property
+    def steps(self) -> int:
+        return sum(self.segments)
 
 
 def flaw(packing: Packing, tensors: Mapping[str, Tensor]) -> str | None:
@@ -115,6 +119,10 @@ class ServerScope:
     @property
     def steps(self) -> list[int]:
         return [upload.steps for upload in self._server.accepted]
+
+    @property
+    def segments(self) -> list[tuple[int, ...]]:
+        return [upload.segments for upload in self._server.accepted]
 
     @property
     def shares(self) -> list[float]:

@@ -93,7 +93,7 @@ class Stack:
         for rows, x, y, index in preparing(_ticks(self.jobs, phase.epochs)):
             self._step(rows, x, y, index, drive)
             for row in _numbers(rows):
-                self.jobs[row].exchanged_steps += exchanged
+                self.jobs[row].segments[-1] += exchanged
                 self.jobs[row].losses += 1
 
     def _step(self, rows: Rows, x: Tensor, y: Tensor, index: Tensor, drive: Drive) -> None:

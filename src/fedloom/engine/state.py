@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from fedloom.engine.arena import prefixed, scoped
+from fedloom.engine.bounds import too_large
 from fedloom.engine.setup import Experiment
 from fedloom.methods.seen import Slots
 
@@ -22,6 +23,8 @@ class State:
         self.statistics = experiment.initial[begin : begin + layout.shared_statistics].clone()
         self.fixed = {name: tensor.clone() for name, tensor in experiment.messages.fixed.items()}
         self.memory = {name: tensor.clone() for name, tensor in experiment.messages.server_memory.items()}
+        # a part may well begin with an infinity ("best so far"); what began as numbers stays numbers
+        self._numbers = [name for name, tensor in self.tensors().items() if not too_large(tensor)]
 
     def slots(self, part: str) -> Slots:
         return Slots(scoped(self.memory, part), f"{part}: server memory")
@@ -53,6 +56,17 @@ class State:
     def tensors(self) -> dict[str, Tensor]:
         fixed = prefixed(self.fixed, "fixed")
         return {"w": self.w, "statistics": self.statistics, **fixed, **prefixed(self.memory, "server")}
+
+    def flaw(self) -> str | None:
+        """What of the state can no longer be computed with, and why; None: all is well."""
+        tensors = self.tensors()
+        for name in self._numbers:
+            if too_large(tensors[name]):
+                known = {"w": "the weights are", "statistics": "the statistics of normalizers are"}
+                what = known.get(name, f"{name.removeprefix('server.')} at the server is")
+                finite = bool(tensors[name].isfinite().all())
+                return f"{what} {'too large to go on with' if finite else 'no longer finite'}"
+        return None
 
     def load(self, tensors: Mapping[str, Tensor], round: int) -> None:
         self.round = round

@@ -12,13 +12,15 @@ import torch
 from torch import Tensor
 
 from fedloom.data import Pictures
-from fedloom.engine.arena import scoped
+from fedloom.engine.arena import Packing, scoped
 from fedloom.engine.batches import cut
 from fedloom.engine.clock import JobClock
 from fedloom.engine.local import ClientJob, Which
 from fedloom.engine.scope import Views
 from fedloom.engine.setup import Experiment
+from fedloom.engine.work import LocalWork, phases
 from fedloom.keys import seeded, torch_generator
+from fedloom.methods.method import Method
 from fedloom.methods.part import Part
 from fedloom.methods.seen import Phase, Slots
 from fedloom.nets import Net, batch_normalisers, use_test_batch
@@ -44,8 +46,8 @@ class Worker:
         self.objective, self.gradient = method.the("objective"), method.the("gradient")
         self.reader = method.the("own_logits")
         self.penalties, self.corrections = method.hooked("penalty"), method.hooked("correct")
-        arranger = method.the("phases")
-        self.phases = arranger.phases(recipe.epochs) if arranger else [Phase(recipe.epochs)]
+        self.phases = phases(method, recipe.epochs)
+        self.work = LocalWork(experiment)
 
     def autocast(self) -> AbstractContextManager[Any]:
         if self.experiment.recipe.precision == "fp32":
@@ -116,18 +118,27 @@ class Worker:
         return {"loss": job.mean_loss(), "steps": job.exchanged_steps, **clock.report()}
 
     def act(self, client: int, round: int, views: Views, part: str, message: Mapping[str, Tensor]) -> dict[str, Any]:
-        """A second act: the client goes on from the weights it uploaded."""
+        """A second act: the client goes on from the weights it uploaded.
+
+        What other parts compute at the end of training is then computed again, from what the client uploads now.
+        """
         clock = JobClock()
         self.receive(views.down, views.memory, round)
         job = ClientJob(self, client, round, views, purpose="act")
+        before = self.work.training(client, round).least
+        job.segments = [before]
         self.receive({**views.down, "w": views.up["w"], "statistics": views.up["statistics"]}, views.memory, round)
         clock.received()
         chosen = self._part(part)
         with seeded(self.experiment.recipe.seed, "forward-act", round, client):
             chosen.act(job.scopes[part], scoped(message, part))
+            for other in finishing_again(self.experiment.method, part):
+                for name, first in scoped(self.experiment.messages.uploads, other.name).items():
+                    job.scopes[other.name].upload[name] = first
+                other.finish(job.scopes[other.name])
         clock.worked()
         self.send(views)
-        return {"loss": job.mean_loss(), "steps": job.exchanged_steps, **clock.report()}
+        return {"loss": job.mean_loss(), "steps": job.exchanged_steps - before, **clock.report()}
 
     def refine(
         self, round: int, views: Views, part: str, peers: Sequence[tuple[Mapping[str, Tensor], int, float]]
@@ -250,6 +261,23 @@ class Worker:
                     logits = self.reader.own_logits(logits, counts)
                 hits.append(logits.argmax(1).cpu() == pictures.y[stretch])
         return torch.cat(hits) if hits else torch.empty(0, dtype=torch.bool)
+
+
+def finishing_again(method: Method, part: str) -> list[Part]:
+    """The parts whose `finish` is applied once more after this part's second act."""
+    return [other for other in method.hooked("finish") if other.name != part]
+
+
+def memory_to_act_on(method: Method, packing: Packing, part: str, before: Tensor, after: Tensor) -> Tensor:
+    """A client's memory for a second act: what parts remember that will finish again is as it was before the round, so
+    that their corrections go on as in training; personal regions and all else are as training left them."""
+    row = after.clone()
+    old, new = packing.views(before), packing.views(row)
+    for other in finishing_again(method, part):
+        for name in new:
+            if name.startswith(f"{other.name}."):
+                new[name].copy_(old[name])
+    return row
 
 
 def _copy(net: Net, weights: Weights, device: str) -> tuple[Net, Weights]:

@@ -35,6 +35,9 @@ class Ditto(Part):
     def client_memory(self, w: Tensor, task: Task) -> Memory:
         return {"own": task.initial, "begun": torch.zeros(1)}
 
+    def further(self, hook: str) -> tuple[()]:
+        return ()  # no step on what is shared
+
     def finish(self, client: Client) -> None:
         v = client.memory["own"]
         client.train(self.epochs or client.epochs, lr=self.lr, at=v, correct=self._pull)

@@ -51,11 +51,12 @@ class DP(Part):
 
     paper = "McMahan et al. 2018, DP-FedAvg"
     always: ClassVar[bool] = True
+    bounds: ClassVar[bool] = True  # by clipping; to drop one client for what others sent would undo the accounting
     beside: ClassVar[frozenset[str] | None] = frozenset(
         {"build", "regions", "phases", "objective", "penalty", "mix", "gradient", "correct", "finish", "personalise"}
         | {"own_logits"}
         | {"client_memory", "server_memory", "broadcast", "served", "check", "summary"}
-        | {"findings", "fixes", "tell", "conclude"}  # a survey is seen in the plan
+        | {"further", "findings", "fixes", "tell", "conclude"}  # a survey is seen in the plan
     )
     because: ClassVar[str] = "which dp would neither clip nor hide"
     clip: Positive = 1.0

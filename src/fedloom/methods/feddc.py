@@ -8,7 +8,8 @@
 The server keeps the mean of all h_i itself, since each client's change of h_i is its update. Departures from the
 authors' code, where it departs from their paper: K is the client's own number of steps (with momentum the effective
 number, see scaffold) and eta the rate of the round. The mean over S is taken as the recipe weighs clients. Default
-alpha = 0.01 (CIFAR). h_i grows with every round a client takes part in.
+alpha = 0.01 (CIFAR). h_i grows with every round a client takes part in. Beside a second act (fnr), h_i
+and D_i' come from the weights that the client finally uploads, and K is that of all its steps (see scaffold).
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import torch
 from torch import Tensor
 
 from fedloom.methods.part import Part, Positive
-from fedloom.methods.scaffold import effective_steps
+from fedloom.methods.scaffold import distance
 from fedloom.methods.seen import Client, Memory, Server, Task
 
 
@@ -46,10 +47,13 @@ class FedDC(Part):
         gradient.add_(client.w - client.start + client.memory["drift"], alpha=self.alpha / size)
         gradient.add_(client.broadcast["update"], alpha=1 / size).sub_(client.memory["update"])
 
+    def further(self, hook: str) -> tuple[()]:
+        return ()  # no step on what is shared
+
     def finish(self, client: Client) -> None:
         size = _size(client.samples, client.task)
         move = client.w - client.start
-        scale = client.lr * effective_steps(client.steps, client.momentum)
+        scale = client.lr * distance(client.segments, client.momentum)
         change = -client.broadcast["update"] / size - move / scale
         client.upload["update"] = change
         client.memory["update"] = client.memory["update"] + change

@@ -7,7 +7,8 @@
 The mean is taken as the recipe weighs clients. What is broadcast, tested and handed out is the server's w_g ("cloud
 model" of the authors' code). The terms act on the gradient before momentum. Default alpha = 0.01 (FedDC's CIFAR runs,
 FedNN); FedNTD's code uses 0.1. With partial participation h drifts without bound; use gradient clipping (`--set
-clip=10`) as the authors do.
+clip=10`) as the authors do. Beside a second act (fnr), lambda_i comes from the weights that the client finally uploads,
+which are those that h is moved by; the extra steps are bent by the same lambda_i as the first ones.
 """
 
 from __future__ import annotations
@@ -34,6 +35,9 @@ class FedDyn(Part):
 
     def correct(self, gradient: Tensor, client: Client) -> None:
         gradient.sub_(client.memory["gradient"]).add_(client.w - client.start, alpha=self.alpha)
+
+    def further(self, hook: str) -> tuple[()]:
+        return ()  # no step on what is shared
 
     def finish(self, client: Client) -> None:
         client.memory["gradient"] = client.memory["gradient"] - self.alpha * (client.w - client.start)

@@ -65,6 +65,9 @@ class FedFTG(Part):
     def uploads(self, w: Tensor, task: Task) -> Memory:
         return {"counts": torch.zeros(task.classes)}
 
+    def further(self, hook: str) -> tuple[()]:
+        return ()  # no step on what is shared
+
     def finish(self, client: Client) -> None:
         client.upload["counts"] = client.counts.cpu()
 

@@ -88,6 +88,9 @@ class FedGen(Part):
             loss = loss + fallen(self.beta, client.round) * F.kl_div(said, target, reduction="batchmean")
         return loss
 
+    def further(self, hook: str) -> tuple[()]:
+        return ()  # no step on what is shared
+
     def finish(self, client: Client) -> None:
         client.upload["counts"] = client.counts.cpu()
 

@@ -50,5 +50,8 @@ class Moon(Regulariser):
         far = F.cosine_similarity(batch.features, batch.teacher("previous").features) / self.temperature
         return F.cross_entropy(torch.stack([near, far], 1), torch.zeros_like(batch.y))
 
+    def further(self, hook: str) -> tuple[()]:
+        return ()  # no step on what is shared
+
     def finish(self, client: Client) -> None:
         client.memory["previous"] = client.whole

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import torch
@@ -25,7 +25,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from torch import Tensor
 
 from fedloom.errors import FedloomError
-from fedloom.methods.seen import Batch, Client, Memory, Phase, Plan, Server, Slots, Task
+from fedloom.methods.seen import Batch, Client, Data, Memory, Phase, Plan, Server, Slots, Task
 from fedloom.nets import Net
 from fedloom.weights import Regions
 
@@ -83,6 +83,8 @@ class Part(BaseModel):
     pooled: ClassVar[bool] = False  # True: all training images lie in one place, and one worker trains on them
     gathers: ClassVar[bool] = False  # True: the server trains on clients' own images
     always: ClassVar[bool] = False  # True: its `combine` is called even when no upload of the round was accepted
+    # True: its `combine` bounds what any one upload can do, and none may be dropped because of what others sent
+    bounds: ClassVar[bool] = False
     # what its server hooks make of uploads, if nothing but a sum: weighted by `server.shares`, or all alike; None: more
     sums: ClassVar[Literal["shares", "equal"] | None] = None
     beside: ClassVar[frozenset[str] | None] = None  # hooks that other parts of the sum may use; None: all of them
@@ -165,10 +167,16 @@ class Part(BaseModel):
         """Change the gradient of what is exchanged, in place."""
 
     def finish(self, client: Client) -> None:
-        """Extra local work; fill `client.upload` and `client.memory`."""
+        """Extra local work; fill `client.upload` and `client.memory`. After a second act of another part it is called
+        again, with this part's memory as it was before the round: what counts is what the client uploads in the end."""
 
     def act(self, client: Client, message: Mapping[str, Tensor]) -> None:
         """The client's side of a second act: it begins with the weights that the client just uploaded."""
+
+    def further(self, hook: Literal["finish", "act"]) -> Sequence[tuple[int, Data]] | None:
+        """The training that this part's `finish` or `act` asks for: epochs, and over which data. The server compares a
+        client's number of steps with it. None: not said, and what the client reports is believed within wide bounds."""
+        return None
 
     def tell(self, client: Client, findings: Slots) -> None:
         """The client's side of a survey: fill the findings; they are summed over all clients."""

@@ -9,11 +9,15 @@ r^K) / (1 - r)] / (1 - r); dividing by K eta would make the controls about 1/(1-
 by a_K, which is K at r = 0. The rate is the one of the round. The weights are averaged as the recipe says. Controls
 cover what is trained and shared; statistics of normalisers are not controlled. Weight decay joins the gradient after
 the correction and thus becomes part of the control, as in the paper's use of the whole movement.
+
+Beside a second act (fnr), the control is that of all steps of the round: the extra ones are corrected by the same c_i and
+c, and c_i+ comes from the weights that the client finally uploads. Extra steps begin with empty momentum buffers, so K1 +
+K2 steps move the weights by a_K1 + a_K2, not by a_(K1+K2).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -28,6 +32,11 @@ def effective_steps(steps: int, momentum: float) -> float:
         return float(steps)
     r = momentum
     return float((steps - r * (1 - r**steps) / (1 - r)) / (1 - r))
+
+
+def distance(segments: Sequence[int], momentum: float) -> float:
+    """The same for all steps of a round: momentum buffers that begin at zero again begin a sum of their own."""
+    return sum((effective_steps(steps, momentum) for steps in segments), 0.0)
 
 
 class Scaffold(Part):
@@ -51,9 +60,12 @@ class Scaffold(Part):
     def correct(self, gradient: Tensor, client: Client) -> None:
         gradient.add_(client.broadcast["control"]).sub_(client.memory["control"])
 
+    def further(self, hook: str) -> tuple[()]:
+        return ()  # no step on what is shared
+
     def finish(self, client: Client) -> None:
         c, c_i = client.broadcast["control"], client.memory["control"]
-        scale = client.lr * effective_steps(client.steps, client.momentum)
+        scale = client.lr * distance(client.segments, client.momentum)
         c_new = c_i - c + (client.start - client.w) / scale
         client.upload["control"] = c_new - c_i
         client.memory["control"] = c_new

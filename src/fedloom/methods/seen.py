@@ -190,7 +190,9 @@ class Client(Protocol):
     @property
     def whole(self) -> Tensor: ...  # the whole storage, personal and frozen stretches and statistics included; live
     @property
-    def steps(self) -> int: ...  # so far, counting those that trained what is exchanged
+    def steps(self) -> int: ...  # so far in this round, counting those that trained what is exchanged
+    @property
+    def segments(self) -> Sequence[int]: ...  # the same, one number each time that momentum buffers began at zero
     @property
     def memory(self) -> Slots: ...  # this part's memory on this client; assign to remember
     @property
@@ -274,6 +276,8 @@ class Server(Protocol):
     def samples(self) -> Sequence[int]: ...
     @property
     def steps(self) -> Sequence[int]: ...
+    @property
+    def segments(self) -> Sequence[Sequence[int]]: ...  # of each client, as `Client.segments`
     @property
     def shares(self) -> Sequence[float]: ...  # of each client in the average; they sum to one
     @property
