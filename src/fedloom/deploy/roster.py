@@ -103,9 +103,12 @@ class Roster:
             )
         return cls([_entry(item) for item in sites])
 
-    def write(self, path: Path) -> None:
+    def to_json(self) -> str:
         sites = [{"client": e.client, "name": e.name, "key": e.key} for _, e in sorted(self.entries.items())]
-        write(path, json.dumps({"format": FORMAT, "sites": sites}, indent=2) + "\n")
+        return json.dumps({"format": FORMAT, "sites": sites}, indent=2) + "\n"
+
+    def write(self, path: Path) -> None:
+        write(path, self.to_json())
 
 
 class Signer:
@@ -143,6 +146,37 @@ class Signer:
         if not isinstance(key, ec.EllipticCurvePrivateKey) or key.curve.name != "secp384r1":
             raise FedloomError(f"key: {where} is not of the curve P-384; ssh-keygen -t ecdsa -b 384 makes one that is")
         return cls(key)
+
+
+def check(path: Path, keys: Sequence[Path]) -> list[str]:
+    """In lines: what a roster lists, and whose private keys these are. A key that it does not list is an error."""
+    roster = Roster.read(path)
+    lines = [f"client {client}: {entry.name} {entry.fingerprint}" for client, entry in sorted(roster.entries.items())]
+    owners: dict[int, Path] = {}
+    for key in keys:
+        client = roster.client_of(Signer.read(key))
+        if client is None:
+            raise FedloomError(f"key: {key} belongs to no client of {path}")
+        if client in owners:
+            raise FedloomError(f"key: {key} and {owners[client]} are the same key, of client {client}")
+        owners[client] = key
+        lines.append(f"{key}: the key of client {client}, readable by its owner alone")
+    return [*lines, f"roster {roster.digest}"]
+
+
+def enlist(path: Path, keys: Sequence[Path]) -> list[str]:
+    """Write a roster of public keys that sites made themselves, client 0 first; the lines of its check."""
+    if path.exists():
+        raise FedloomError(f"ROSTER: {path} exists already; rosters are never overwritten")
+    listed = {}
+    for client, key in enumerate(keys):
+        try:
+            listed[client] = key.stem, key.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "not a text file"
+            raise FedloomError(f"key: cannot read {key}: {reason}") from None
+    Roster.of(listed).write(path)
+    return check(path, [])
 
 
 def public_key(text: str) -> ec.EllipticCurvePublicKey:
