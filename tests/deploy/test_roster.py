@@ -62,6 +62,15 @@ def test_fingerprints_are_those_of_openssh(keys: Path) -> None:
     assert roster_of(keys).entries[0].fingerprint in said
 
 
+def test_keys_that_ssh_keygen_makes_are_taken(tmp_path: Path) -> None:
+    if shutil.which("ssh-keygen") is None:
+        pytest.skip("OpenSSH is not installed")
+    made = ["ssh-keygen", "-q", "-t", "ecdsa", "-b", "384", "-N", "", "-C", "a comment", "-f", str(tmp_path / "mine")]
+    subprocess.run(made, check=True)
+    roster = Roster.of({0: ("mine", (tmp_path / "mine.pub").read_text())})
+    assert roster.verify(0, "keys", [1], Signer.read(tmp_path / "mine").sign("keys", [1]))
+
+
 def _change(keys: Path, change: Any) -> Path:
     path = keys.parent / "roster.json"
     roster_of(keys).write(path)
