@@ -46,6 +46,10 @@ class SecAgg(BaseModel):
     reconstruction_threshold: Annotated[float, Field(gt=0.5, le=1)] = 0.67
     # numbers of an update beyond this are clipped; 2^31 steps from end to end
     clipping_range: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 16.0
+    # the smallest number of sites that a node masks among and helps to unmask a sum of; None: the threshold of a full cohort
+    min_clients: Annotated[int, Field(ge=2)] | None = None
+    # nodes believe a public key only if a site of their roster signed it; false: they believe the server
+    authenticated: bool = True
 
     @field_validator("num_shares")
     @classmethod
@@ -53,6 +57,11 @@ class SecAgg(BaseModel):
         if value is not None and value % 2 == 0:
             raise ValueError("must be odd: the node itself and as many neighbours on either side")
         return value
+
+    def pinned(self) -> dict[str, Any]:
+        """What enters a recipe's digest. Both defaults that are left out follow from other fields of the digest."""
+        usual = {name for name in ("min_clients", "authenticated") if getattr(self, name) == getattr(SecAgg(), name)}
+        return self.model_dump(mode="json", exclude=usual)
 
 
 class Deploy(BaseModel):
@@ -181,7 +190,7 @@ class Recipe(BaseModel):
         aside |= {"kernels"} if self.kernels == "auto" else set()
         content = self.model_dump(mode="json", exclude=aside)
         if self.deploy.secure_aggregation is not None:  # it decides bits, and a site that pins a digest insists on it
-            content["secure_aggregation"] = self.deploy.secure_aggregation.model_dump(mode="json")
+            content["secure_aggregation"] = self.deploy.secure_aggregation.pinned()
         if self.deploy.max_distance != Deploy().max_distance:
             content["max_distance"] = self.deploy.max_distance
         text = json.dumps(content, sort_keys=True)

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import atexit
+import shutil
+import tempfile
 from collections.abc import Callable, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from loopback import Loopback
 
 from fedloom.deploy.app import Settings, read
+from fedloom.deploy.certs import make
 from fedloom.deploy.client import client_app
 from fedloom.deploy.scaffold import init
 from fedloom.deploy.server import serve as serve_app
@@ -24,9 +29,30 @@ def application(fields: Mapping[str, Any], folder: Path, data: Where = "split") 
     return init(folder, recipe(fields), data)[0] / "loom_app"
 
 
+@cache
+def site_keys(clients: int) -> Path:
+    """A folder with a key for each client and their roster."""
+    folder = Path(tempfile.mkdtemp(prefix="fedloom-keys-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    make(folder, [f"site-{k}" for k in range(clients)], ["127.0.0.1"])
+    return folder
+
+
+def credentials(clients: int, client: int) -> dict[str, str]:
+    """What a node config says of keys."""
+    keys = site_keys(clients)
+    return {"roster": str(keys / "roster.json"), "key": str(keys / f"site-{client}.key")}
+
+
 def grid(package: Path, home: Path, clients: int, **more: Any) -> Loopback:
     """A node for each client; `more` are further settings of all."""
-    configs = [{"partition-id": k, "name": f"site-{k}", "state": str(home / "sites"), **more} for k in range(clients)]
+    secure = read(package / "client_app.py").deploy.secure_aggregation is not None
+    configs = [
+        {"partition-id": k, "name": f"site-{k}", "state": str(home / "sites")}
+        | (credentials(clients, k) if secure else {})
+        | more
+        for k in range(clients)
+    ]
     return Loopback(client_app(package / "client_app.py"), configs)
 
 

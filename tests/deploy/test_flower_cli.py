@@ -67,6 +67,9 @@ def test_own_parts_travel_in_the_app(given: Path) -> None:
         (["plan", "recipe.yaml", "--shape", "8x8", "--classes", "10"], "--shape: '8x8'"),
         (["certs", "full"], "keys are never overwritten"),
         (["certs", "keys", "--nodes", "0"], "--nodes"),
+        (["check", "missing.json"], "roster: cannot read missing.json"),
+        (["roster", "new.json", "missing.pub"], "key: cannot read missing.pub"),
+        (["roster", "recipe.yaml", "missing.pub"], "rosters are never overwritten"),
         (["personalize", "full"], "no site below"),
     ],
 )
@@ -100,7 +103,7 @@ def test_certs_makes_keys_that_only_their_owner_reads(capsys: pytest.CaptureFixt
     assert fedloom("certs", "keys", "--nodes", "2", "--host", "127.0.0.1", "--host", "link.example") == 0
     assert {path.name for path in Path("keys").iterdir()} == {
         *("ca.crt", "ca.key", "server.pem", "server.key"),
-        *("site-0.key", "site-0.pub", "site-1.key", "site-1.pub"),
+        *("site-0.key", "site-0.pub", "site-1.key", "site-1.pub", "roster.json"),
     }
     for path in Path("keys").glob("*.key"):
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
@@ -110,3 +113,38 @@ def test_certs_makes_keys_that_only_their_owner_reads(capsys: pytest.CaptureFixt
     names = server.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     assert names.get_values_for_type(x509.DNSName) == ["link.example"]
     assert isinstance(server.public_key(), ec.EllipticCurvePublicKey)
+
+
+def test_check_compares_keys_with_the_roster(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("cryptography", reason="comes with flwr")
+    assert fedloom("certs", "keys", "--nodes", "2") == 0
+    capsys.readouterr()
+    assert fedloom("check", "keys/roster.json", "keys/site-0.key", "keys/site-1.key") == 0
+    said = capsys.readouterr().out.splitlines()
+    assert [line[:24] for line in said[:2]] == ["client 0: site-0 SHA256:", "client 1: site-1 SHA256:"]
+    assert said[2:4] == [f"keys/site-{k}.key: the key of client {k}, readable by its owner alone" for k in (0, 1)]
+    assert said[4].startswith("roster ")
+    assert fedloom("certs", "others", "--nodes", "2") == 0
+    Path("twin.key").write_bytes(Path("keys/site-0.key").read_bytes())
+    Path("open.key").write_bytes(Path("keys/site-0.key").read_bytes())
+    Path("twin.key").chmod(0o600)
+    Path("open.key").chmod(0o604)
+    for keys, words in (
+        (["others/site-0.key"], "key: others/site-0.key belongs to no client of keys/roster.json"),
+        (["keys/site-0.key", "twin.key"], "twin.key and keys/site-0.key are the same key, of client 0"),
+        (["open.key"], "open.key can be read by others than its owner"),
+        (["keys/site-0.pub"], "site-0.pub can be read by others"),
+    ):
+        capsys.readouterr()
+        assert fedloom("check", "keys/roster.json", *keys) == 2
+        assert words in capsys.readouterr().err
+
+
+def test_a_roster_is_made_of_the_keys_that_sites_made(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("cryptography", reason="comes with flwr")
+    assert fedloom("certs", "keys", "--nodes", "2") == 0
+    capsys.readouterr()
+    assert fedloom("roster", "roster.json", "keys/site-1.pub", "keys/site-0.pub") == 0
+    assert capsys.readouterr().out.startswith("client 0: site-1 SHA256:")
+    assert fedloom("roster", "twice.json", "keys/site-1.pub", "keys/site-1.pub") == 2
+    assert not Path("twice.json").exists()

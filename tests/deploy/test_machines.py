@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("flwr", reason='Flower is not installed: pip install "fedloom[flower]"')
 
-from federations import serve
+from federations import credentials, serve
 from flwr.app import Context, Error, Message
 from flwr.common.secure_aggregation.secaggplus_constants import Stage
 from machines import Machines, until
@@ -53,8 +53,13 @@ def rounds(app: Path) -> list[dict[str, Any]]:
 def four(tmp_path_factory: pytest.TempPathFactory) -> Any:
     with Machines(tmp_path_factory.mktemp("four"), 4) as machines:
         for client in range(4):
-            machines.start_node(client)
+            machines.start_node(client, keyed(client))
         yield machines
+
+
+def keyed(client: int) -> str:
+    """A node config with roster and key."""
+    return " ".join(f'{name}="{path}"' for name, path in credentials(4, client).items())
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -125,7 +130,7 @@ def test_nodes_that_lie_hang_or_are_killed_are_lost_by_name_and_come_back(four: 
     process = four.run(app)
     until(lambda: "ROUND 2" in four.nodes[2].said[seen:], 240, "round 2")
     four.nodes[2].kill()
-    four.start_node(2)
+    four.start_node(2, keyed(2))
     assert process.wait(400) == 0
     first, second, third = rounds(app)
     assert first["lost"] == third["lost"] == 0

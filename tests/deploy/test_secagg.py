@@ -16,7 +16,7 @@ from secret import CLOSE, FIELDS, apart, plain, secure, vectors
 
 import fedloom as fl
 from fedloom.deploy.app import Settings, read
-from fedloom.deploy.masking import counts
+from fedloom.deploy.quorum import counts, floor
 from fedloom.deploy.server import serve as serve_app
 from fedloom.deploy.site import Resident
 from fedloom.errors import FedloomError
@@ -138,6 +138,20 @@ def test_a_part_of_your_own_is_refused_until_it_says_that_sums_will_do(tmp_path:
             "deploy.secure_aggregation.reconstruction_threshold: must be greater than 0.5",
         ),
         ({"deploy": {"secure_aggregation": {"clipping": 1}}}, "did you mean clipping_range?"),
+        ({"deploy": {"secure_aggregation": {"min_clients": 1}}}, "min_clients: must be greater than or equal to 2"),
+        (
+            {"deploy": {"secure_aggregation": {"min_clients": 2}}},
+            "min_clients is 2; of a round's 4 clients, 3 are needed",
+        ),
+        (
+            {"deploy": {"secure_aggregation": {"min_clients": 5}}},
+            "min_clients is 5; of a round's 4 clients, 3 are needed",
+        ),
+        ({"deploy": {"secure_aggregation": {"num_shares": 3}}}, "num_shares is 3 of a round's 4 clients"),
+        (
+            {"deploy": {"secure_aggregation": {"num_shares": 3, "authenticated": False, "min_clients": 4}}},
+            "min_clients is 4; of a round's 4 clients, 2 are needed in any case (reconstruction_threshold) and 3 can be",
+        ),
         ({"deploy": {"secure_aggregation": True}, "fraction": 0.25}, "a round has 1 client"),
         ({"deploy": {"secure_aggregation": True}, "analyze_every": 1}, "analyze_every looks at single clients"),
     ],
@@ -152,7 +166,9 @@ def test_secure_aggregation_is_part_of_what_a_site_agrees_to() -> None:
     off, on = recipe(plain()), recipe(FIELDS)
     assert off.digest() != on.digest()
     assert off.digest() == recipe(plain(deploy={"secure_aggregation": False, "timeout": 9})).digest()
-    assert on.digest() != recipe(secure(clipping_range=8.0)).digest()
+    for field in ({"clipping_range": 8.0}, {"min_clients": 4}, {"authenticated": False}):
+        assert on.digest() != recipe(secure(**field)).digest()
+    assert on.digest() == recipe(secure(min_clients=None, authenticated=True)).digest()
     assert recipe({**on.model_dump()}).digest() == on.digest()
 
 
@@ -162,3 +178,13 @@ def test_half_of_the_shares_never_bring_a_secret_back(cohort: int) -> None:
         for number in (None, 3, 7):
             shares, least = counts(SecAgg(num_shares=number, reconstruction_threshold=threshold), cohort)
             assert shares / 2 < least <= shares
+
+
+@pytest.mark.parametrize("size", range(2, 40))
+def test_a_sum_is_of_the_threshold_of_a_full_round_or_more(size: int) -> None:
+    for threshold in (0.51, 0.67, 1.0):
+        settings = SecAgg(reconstruction_threshold=threshold)
+        least = floor(settings, size)
+        assert 2 * least > size  # two sums of one round have a site in common
+        assert all(counts(settings, cohort)[1] <= least for cohort in range(least, size + 1))
+        assert floor(SecAgg(reconstruction_threshold=threshold, min_clients=size), size) == size

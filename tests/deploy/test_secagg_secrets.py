@@ -43,7 +43,7 @@ def test_what_leaves_a_site_looks_like_noise_and_is_all_that_leaves(tmp_path: Pa
             said = reply.content.get(RECORD_KEY_CONFIGS)
             assert isinstance(said, ConfigRecord)
             assert set(said) <= {Key.PUBLIC_KEY_1, Key.PUBLIC_KEY_2, Key.DESTINATION_LIST, Key.CIPHERTEXT_LIST} | {
-                *(Key.NODE_ID_LIST, Key.SHARE_LIST)
+                *(Key.NODE_ID_LIST, Key.SHARE_LIST, "signature")
             }
     sent = vectors(nodes, "1")
     assert len(sent) == 4
@@ -121,7 +121,7 @@ def another_kind(message: Message) -> None:
     [
         (open_order, "it was asked to train without masks, and its recipe has secure aggregation"),
         (low_threshold, "it was asked to mask with threshold 2, and the recipe says 3"),
-        (few, "it was asked to mask among 1 nodes, and the recipe's rounds have 2 to 4"),
+        (few, "it was asked to mask with sample_num 1, and the recipe says 4"),
         (early, "it was asked for a secret of node 101, which it does not have"),
         (another_kind, "it was asked to mask the answer to 'client'"),
     ],

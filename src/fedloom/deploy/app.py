@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fedloom.deploy.quorum import counts
 from fedloom.engine.setup import Experiment, about, import_parts
 from fedloom.engine.sites import Where
 from fedloom.errors import FedloomError
 from fedloom.methods import method
 from fedloom.methods.sums import check_sums
-from fedloom.recipe import Recipe, read_recipe, recipe
+from fedloom.recipe import Recipe, SecAgg, read_recipe, recipe
 
 RECIPE = "recipe.yaml"
 
@@ -70,8 +71,26 @@ def check_secure(experiment: Experiment) -> None:
         check_sums(experiment.method, recipe.weighting, experiment.messages.findings.nbytes > 0)
         if recipe.cohort_size < 2:
             raise FedloomError("a round has 1 client, so that the sum would be its upload; raise fraction or clients")
+        settings = recipe.deploy.secure_aggregation
+        if settings is not None:
+            _check_cohort(settings, recipe.cohort_size)
         if recipe.analyze_every:
             raise FedloomError("analyze_every looks at single clients' updates; set it to 0")
+
+
+def _check_cohort(settings: SecAgg, size: int) -> None:
+    """Refuse settings under which no round could have a sum, or not the one that they seem to ask for."""
+    shares, threshold = counts(settings, size)
+    if shares < size and settings.authenticated:
+        raise FedloomError(
+            f"num_shares is {shares} of a round's {size} clients, and a server that lies could choose which; "
+            "leave it out, or set authenticated to false"
+        )
+    if settings.min_clients is not None and not threshold <= settings.min_clients <= shares:
+        raise FedloomError(
+            f"min_clients is {settings.min_clients}; of a round's {size} clients, {threshold} are needed in any case "
+            f"(reconstruction_threshold) and {shares} can be"
+        )
 
 
 def check_sites(given: Recipe) -> None:

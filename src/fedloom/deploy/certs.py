@@ -1,7 +1,8 @@
-"""`fedloom flower certs`: a certificate authority, a server certificate and a key for each node, for a trial.
+"""`fedloom flower certs`: a certificate authority, a server certificate, a key for each node and their roster, for a trial.
 
 As Flower 1.41 wants them: PEM files for TLS, and for SuperNode authentication one private key of the curve P-384 a node
-in OpenSSH's form, whose public half is registered at the SuperLink.
+in OpenSSH's form, whose public half is registered at the SuperLink. The roster lists the public halves by client: sites that
+hold it know each other's signatures (`roster.py`).
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ def make(folder: Path, nodes: Sequence[str], hosts: Sequence[str]) -> list[Path]
         from cryptography import x509
         from cryptography.hazmat.primitives import hashes, serialization
         from cryptography.hazmat.primitives.asymmetric import ec
+
+        from fedloom.deploy.roster import Roster
     except ImportError:
         raise FedloomError('certs: the package cryptography is missing; pip install "fedloom[flower]"') from None
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
@@ -80,10 +83,13 @@ def make(folder: Path, nodes: Sequence[str], hosts: Sequence[str]) -> list[Path]
         "server.pem": server_certificate.public_bytes(pem),
         "server.key": key_pem(server),
     }
-    for node in nodes:
+    listed = {}
+    for client, node in enumerate(nodes):
         key = ec.generate_private_key(ec.SECP384R1())
         files[f"{node}.key"] = key.private_bytes(pem, serialization.PrivateFormat.OpenSSH, plain)
         files[f"{node}.pub"] = key.public_key().public_bytes(ssh, serialization.PublicFormat.OpenSSH) + b"\n"
+        listed[client] = node, files[f"{node}.pub"].decode()
+    files["roster.json"] = Roster.of(listed).to_json().encode()
     mask = os.umask(0o077)
     try:
         for name, content in files.items():

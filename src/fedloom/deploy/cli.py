@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import ModuleType
 from typing import Annotated
 
 import typer
@@ -123,12 +124,44 @@ def certs(
     nodes: Annotated[int, Option(help="how many nodes get a key")] = 3,
     host: Annotated[list[str] | None, Option(help="of the SuperLink", show_default="localhost, 127.0.0.1")] = None,
 ) -> None:
-    """Make TLS certificates and SuperNode keys for a trial."""
+    """Make TLS certificates, SuperNode keys and the roster of their public halves for a trial."""
     if nodes < 1:
         raise FedloomError(f"--nodes: must be at least 1 (got {nodes})")
     names = [f"site-{number}" for number in range(nodes)]
     for path in certificates.make(directory, names, host or ["localhost", "127.0.0.1"]):
         _say(str(path))
+
+
+def _rosters() -> ModuleType:
+    try:
+        from fedloom.deploy import roster as found
+    except ImportError:
+        raise FedloomError('roster: the package cryptography is missing; pip install "fedloom[flower]"') from None
+    return found
+
+
+@flower.command()
+def roster(
+    path: Annotated[Path, Argument(metavar="ROSTER", help="a new file", show_default=False)],
+    keys: Annotated[
+        list[Path], Argument(metavar="PUB...", help="public keys (P-384, OpenSSH), client 0 first", show_default=False)
+    ],
+) -> None:
+    """Write the roster of public keys that sites made themselves; each site checks it and keeps its own copy."""
+    for line in _rosters().enlist(path, keys):
+        _say(line)
+
+
+@flower.command()
+def check(
+    path: Annotated[Path, Argument(metavar="ROSTER", help="a roster file", show_default=False)],
+    keys: Annotated[
+        list[Path] | None, Argument(metavar="[KEY...]", help="private keys that it should list", show_default=False)
+    ] = None,
+) -> None:
+    """Check a roster, and private keys against it; sites compare what it prints."""
+    for line in _rosters().check(path, keys or []):
+        _say(line)
 
 
 @flower.command()

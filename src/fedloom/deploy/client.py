@@ -11,6 +11,7 @@ from flwr.common import log
 from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_CONFIGS
 
 from fedloom.deploy import app
+from fedloom.deploy.agreement import Credentials
 from fedloom.deploy.masking import is_masking, mask
 from fedloom.deploy.site import Node, Refusal, Site
 from fedloom.deploy.wire import pack, unpack
@@ -34,8 +35,9 @@ def answer(recipe: Recipe, message: Message, context: Context) -> Message:
     try:
         order, groups = unpack(message.content, beside=RECORD_KEY_CONFIGS)
         site = Site(recipe, Node.of(context.node_config, recipe.clients))
+        credentials = Credentials.of(site)
         if is_masking(message):
-            hidden, said = mask(site, order, groups, message, context)
+            hidden, said = mask(site, credentials, order, groups, message, context)
             content = pack({**told, "report": {}}, **hidden, **{RECORD_KEY_CONFIGS: said})
             return Message(content, reply_to=message)
         report, sent = site.answer(order, groups)

@@ -13,8 +13,10 @@ from typing import Any
 from flwr.app import ConfigRecord
 from torch import Tensor
 
+from fedloom.deploy.agreement import Terms
 from fedloom.deploy.checked import Tensors, fit
 from fedloom.deploy.post import SLOWEST, Post
+from fedloom.deploy.quorum import floor
 from fedloom.deploy.secure import Heard, Order, SecureRound, in_rows
 from fedloom.deploy.site import Card
 from fedloom.deploy.summand import Summand
@@ -25,6 +27,7 @@ from fedloom.engine.ledger import Ledger
 from fedloom.engine.setup import Experiment
 from fedloom.engine.worker import Worker
 from fedloom.errors import TooFew
+from fedloom.weights import digest
 
 REMOTE = ("train", "act", "tell", "client")
 ASK_AGAIN = 60.0  # seconds until a node that refused is asked again
@@ -184,7 +187,7 @@ class Nodes:
         self, orders: Mapping[int, Order], jobs: Mapping[int, Job], number: int, heard: Callable[[int], None] | None
     ) -> dict[int, Report | str]:
         """Train under secure aggregation: what comes on the board, in every client's row, is the mean of those in the sum."""
-        settings = self.deploy.secure_aggregation
+        settings, recipe = self.deploy.secure_aggregation, self.experiment.recipe
         assert settings is not None
 
         def send(orders: Mapping[int, Order], said: Mapping[int, ConfigRecord]) -> dict[int, Heard | str]:
@@ -203,7 +206,14 @@ class Nodes:
             return found
 
         samples = {node: len(self.experiment.training(job.arguments["client"], number)) for node, job in jobs.items()}
-        summed = SecureRound(settings, Summand(self.experiment, settings), self.board.down, send, orders, samples).run()
+        cohort, least = (
+            {job.arguments["client"]: node for node, job in jobs.items()},
+            floor(settings, recipe.cohort_size),
+        )
+        model, federation = digest(self.board.down), self.card.sites.federation
+        terms = Terms(federation, number, cohort, sum(samples.values()), model)
+        summand = Summand(self.experiment, settings)
+        summed = SecureRound(settings, least, terms, summand, self.board.down, send, orders, samples).run()
         taken: dict[int, Report | str] = {node: {"lost": f"secure aggregation: {summed.failure}"} for node in orders}
         taken |= summed.lost
         if summed.found is None:

@@ -112,6 +112,9 @@ def plan(experiment: Experiment, recipe: Recipe | None = None) -> Plan:
 def _masked(names: list[str], experiment: Experiment) -> list[Row]:
     """What leaves in a round under secure aggregation; see `masking.py`."""
     length = HEAD + sum(math.prod(item.shape) for item in experiment.messages.up.items)
+    settings = experiment.recipe.deploy.secure_aggregation
+    what = "by the site's key: that the public keys are its own, what it was told of the round, whose sum it is"
+    signed = [Row("signature", "signature", 0, what)] if settings is not None and settings.authenticated else []
     inside = ", ".join([*names, "samples", "clipped", "loss"])
     return [
         Row(
@@ -121,6 +124,7 @@ def _masked(names: list[str], experiment: Experiment) -> list[Row]:
             f"{inside}: weighted and under masks, of which the server learns the sum over the round's sites",
         ),
         Row("pk1, pk2", "key", 0, "two public keys, new in every round"),
+        *signed,
         Row("ctxts", "secret", 0, "shares of its secrets, encrypted for other sites; the server passes them on"),
         Row("shares", "secret", 0, "of others' secrets: what unmasks the sum, never what unmasks one site"),
     ]

@@ -70,7 +70,8 @@ A Flower app written by `fedloom flower init`. It runs `{method}` ({rounds} roun
 
 A node's settings (`--node-config`): `partition-id` (which client it is), `name` (how losses are reported), `data`
 (PATH.npz or a folder of pictures; only with data = "sites"), `state` (where it keeps its memory; else $FEDLOOM_SITES
-or ~/.fedloom/sites), `recipe` (the only digest it takes part in), `device`.
+or ~/.fedloom/sites), `recipe` (the only digest it takes part in), `device`, `roster` and `key` (files with all sites'
+public keys and with its own private key, for secure aggregation).
 """
 
 

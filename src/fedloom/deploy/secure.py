@@ -1,9 +1,10 @@
-"""The server's side of secure aggregation: four stages a round, after which it knows a sum and nothing that is in it.
+"""The server's side of secure aggregation: five stages a round, after which it knows a sum and nothing that is in it.
 
 Flower's own workflow for SecAgg+ drives strategies of its older interface, and a node that leaves before it has shared its keys
 ends the round there. These are the same stages over messages, with the same words and keys: nodes send public keys; they
 send shares of their secrets, encrypted for one another; they train and send masked vectors; they give up what unmasks the
-sum. A node may leave at any point, as long as enough of those it shared its keys with remain.
+sum. Before that they sign whose sum it is, if the recipe has them authenticated. A node may leave at any point, as long as
+enough of those it shared its keys with remain.
 
 What the engine gets in the place of every upload is their mean. Parts that make nothing but sums of uploads, which
 are the only ones allowed, cannot tell the difference.
@@ -23,9 +24,11 @@ from flwr.common.secure_aggregation.secaggplus_constants import Key, Stage
 from flwr.supercore.primitives.asymmetric import bytes_to_public_key
 from torch import Tensor
 
+from fedloom.deploy.agreement import Terms
 from fedloom.deploy.checked import Tensors
-from fedloom.deploy.masking import MASKED, counts, terms
+from fedloom.deploy.masking import CLIENTS, CONFIRM, MASKED, SIGNATURE, numbers
 from fedloom.deploy.masks import Numbers, unmasked
+from fedloom.deploy.quorum import counts
 from fedloom.deploy.summand import Cohort, Sum, Summand
 from fedloom.errors import FedloomError
 from fedloom.recipe import SecAgg
@@ -55,11 +58,13 @@ class Summed:
 
 
 class SecureRound:
-    """One round among nodes, each with so many samples."""
+    """One round among nodes, each with so many samples; `least` of them must be in a sum."""
 
     def __init__(
         self,
         settings: SecAgg,
+        least: int,
+        terms: Terms,
         summand: Summand,
         down: Mapping[str, Tensor],
         send: Send,
@@ -67,10 +72,13 @@ class SecureRound:
         samples: Mapping[int, int],
     ) -> None:
         self.summand, self.down, self.send, self.orders, self.samples = summand, down, send, orders, samples
-        self.settings, self.of = settings, Cohort(len(orders), sum(samples.values()))
+        self.settings, self.least, self.terms = settings, least, terms
+        self.of = Cohort(len(orders), terms.samples)
         self.shares, self.threshold = counts(settings, len(orders))
+        self.client = {node: client for client, node in terms.cohort.items()}
         self.lost: dict[int, str] = {}
         self.keys: dict[int, list[bytes]] = {}
+        self.signatures: dict[int, bytes] = {}  # of keys, by node
         order = list(orders)
         random.SystemRandom().shuffle(order)  # who is whose neighbour must not be known beforehand
         half = range(-(self.shares // 2), self.shares // 2 + 1)
@@ -82,7 +90,8 @@ class SecureRound:
             ciphertexts = self._shared_keys()
             total, there = self._masked(ciphertexts)
             gone = ciphertexts.keys() - there
-            found = self._unmask(total, there, gone)
+            confirmed = self._confirmed(there) if self.settings.authenticated else {}
+            found = self._unmask(total, there, gone, confirmed)
         except Failed as error:
             return Summed(None, (), self.lost, str(error))
         return Summed(found, tuple(node for node in self.orders if node in there), self.lost)
@@ -91,12 +100,13 @@ class SecureRound:
 
     def _public_keys(self) -> dict[int, list[bytes]]:
         self._enough(self.orders.keys(), "are there")
-        said = ConfigRecord({Key.STAGE: Stage.SETUP, **terms(self.settings, len(self.orders))})
+        said = ConfigRecord({Key.STAGE: Stage.SETUP, **numbers(self.settings, len(self.orders))})
+        order: Order = ({"kind": "keys", "terms": self.terms.to_json()}, {})
         found = {}
-        for node, (keys, _) in self._ask(dict.fromkeys(self.orders, said)).items():
-            pair = [keys.get(Key.PUBLIC_KEY_1), keys.get(Key.PUBLIC_KEY_2)]
-            if all(_is_public_key(key) for key in pair):
-                found[node] = pair
+        for node, (keys, _) in self._ask(dict.fromkeys(self.orders, said), dict.fromkeys(self.orders, order)).items():
+            pair, signature = [keys.get(Key.PUBLIC_KEY_1), keys.get(Key.PUBLIC_KEY_2)], keys.get(SIGNATURE, b"")
+            if all(_is_public_key(key) for key in pair) and isinstance(signature, bytes):
+                found[node], self.signatures[node] = pair, signature
             else:
                 self.lost[node] = "it sent no public keys"
         self._enough(found.keys(), "sent their keys")
@@ -106,7 +116,7 @@ class SecureRound:
         """By sender: what it encrypted for each neighbour."""
         said = {}
         for node in self.keys:
-            near: dict[str, Any] = {str(other): self.keys[other] for other in self._near(node, self.keys)}
+            near: dict[str, Any] = {str(other): self._signed(other) for other in self._near(node, self.keys)}
             said[node] = ConfigRecord({Key.STAGE: Stage.SHARE_KEYS, **near})
         found: dict[int, dict[int, bytes]] = {}
         for node, (keys, _) in self._ask(said).items():
@@ -120,6 +130,10 @@ class SecureRound:
         self._enough(found.keys(), "shared their keys")
         return found
 
+    def _signed(self, node: int) -> list[bytes]:
+        """Public keys as other nodes want them."""
+        return [*self.keys[node], self.signatures[node]] if self.settings.authenticated else self.keys[node]
+
     def _masked(self, sent: Mapping[int, Mapping[int, bytes]]) -> tuple[Numbers, set[int]]:
         """The sum of masked vectors; each is added as it is seen, and none is kept."""
         said, orders = {}, {}
@@ -131,8 +145,7 @@ class SecureRound:
                 Key.CIPHERTEXT_LIST: [sent[source][node] for source in sources],
             }
             said[node] = ConfigRecord(content)
-            order, groups = self.orders[node]
-            orders[node] = {**order, "of": {"clients": self.of.clients, "samples": self.of.samples}}, groups
+            orders[node] = self.orders[node]
         total, there = np.zeros(self.summand.length, dtype=np.uint32), set()
         for node, (_, groups) in self._ask(said, orders).items():
             vector = groups.get(MASKED, {}).get("sum")
@@ -146,9 +159,27 @@ class SecureRound:
         self._enough(there, "sent their vectors")
         return total, there
 
-    def _unmask(self, total: Numbers, there: set[int], gone: set[int]) -> Sum:
+    def _confirmed(self, there: set[int]) -> dict[int, str]:
+        """Signatures, by node, on the list of clients that are in the sum."""
+        said = ConfigRecord({Key.STAGE: CONFIRM, CLIENTS: sorted(self.client[node] for node in there)})
+        found: dict[int, str] = {}
+        for node, (keys, _) in self._ask(dict.fromkeys(there, said)).items():
+            signature = keys.get(SIGNATURE)
+            if isinstance(signature, bytes):
+                found[node] = signature.hex()
+            else:
+                self.lost[node] = "it did not confirm the sum"
+        if len(found) < self.least:
+            raise Failed(f"{len(found)} of {len(there)} nodes confirmed the sum, and {self.least} are needed")
+        return found
+
+    def _unmask(self, total: Numbers, there: set[int], gone: set[int], confirmed: Mapping[int, str]) -> Sum:
         said = {}
-        for node in there:
+        order: Order = (
+            {"kind": "keys", "signed": {str(self.client[node]): text for node, text in confirmed.items()}},
+            {},
+        )
+        for node in sorted(confirmed) if self.settings.authenticated else sorted(there):
             content: dict[str, Any] = {
                 Key.STAGE: Stage.UNMASK,
                 Key.ACTIVE_NODE_ID_LIST: self._near(node, there),
@@ -156,7 +187,7 @@ class SecureRound:
             }
             said[node] = ConfigRecord(content)
         shares: dict[int, list[bytes]] = {node: [] for node in there | gone}
-        for node, (keys, _) in self._ask(said).items():
+        for node, (keys, _) in self._ask(said, dict.fromkeys(said, order)).items():
             owners: Any = keys.get(Key.NODE_ID_LIST)
             pieces: Any = keys.get(Key.SHARE_LIST)
             wanted = self._near(node, there) + self._near(node, gone)
@@ -194,11 +225,13 @@ class SecureRound:
         return sorted(self.near[node].intersection(among))
 
     def _enough(self, there: Collection[int], what: str) -> None:
-        """Whether each node's secrets could still be put together."""
-        least = min((len(self._near(node, there)) for node in there), default=0)
-        if least < self.threshold:
-            among = "" if self.shares >= len(self.orders) else f" (of one of them, {least} of {self.shares} neighbours)"
-            raise Failed(f"{len(there)} of {len(self.orders)} nodes {what}{among}, and {self.threshold} are needed")
+        """Whether each node's secrets could still be put together, and nodes would still help to unmask a sum."""
+        nearest = min((len(self._near(node, there)) for node in there), default=0)
+        if nearest < self.least:
+            among = (
+                "" if self.shares >= len(self.orders) else f" (of one of them, {nearest} of {self.shares} neighbours)"
+            )
+            raise Failed(f"{len(there)} of {len(self.orders)} nodes {what}{among}, and {self.least} are needed")
 
 
 def in_rows(found: Sum, rows: Collection[Mapping[str, Tensor]]) -> None:

@@ -7,6 +7,7 @@ a server that goes back to a checkpoint finds its sites where they were then.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections.abc import Mapping
@@ -29,8 +30,9 @@ from fedloom.engine.sites import Sites, alone, fitted
 from fedloom.engine.worker import Worker, memory_to_act_on
 from fedloom.errors import FedloomError
 from fedloom.recipe import Recipe
+from fedloom.weights import digest
 
-KEYS = ("partition-id", "num-partitions", "name", "data", "state", "recipe", "device")
+KEYS = ("partition-id", "num-partitions", "name", "data", "state", "recipe", "device", "roster", "key")
 OPEN = ("train", "act", "tell")  # orders whose answers say something of a single site's data
 Answer = tuple[dict[str, Any], dict[str, Mapping[str, Tensor]]]
 TOLD = {"train": ("loss", "steps", "seconds"), "act": ("loss", "steps"), "tell": (), "client": ("correct", "total")}
@@ -50,6 +52,8 @@ class Node:
     state: str = ""
     recipe: str | None = None  # the only digest this site takes part in
     device: str | None = None
+    roster: str | None = None  # a file with all sites' public keys
+    key: str | None = None  # a file with this site's private key
 
     @classmethod
     def of(cls, config: Mapping[str, Any], clients: int) -> Node:
@@ -58,12 +62,16 @@ class Node:
         number = config.get("partition-id")
         if not isinstance(number, int) or not 0 <= number < clients:
             raise Refusal(f"node config: partition-id is {number!r}; the recipe has clients 0 to {clients - 1}")
-        texts = {key: str(config[key]) for key in ("name", "data", "state", "recipe", "device") if key in config}
+        named = ("name", "data", "state", "recipe", "device", "roster", "key")
+        texts = {key: str(config[key]) for key in named if key in config}
         return cls(client=number, **texts)
 
+    @property
+    def root(self) -> Path:
+        return Path(self.state or os.environ.get("FEDLOOM_SITES") or "~/.fedloom/sites").expanduser()
+
     def home(self, federation: str) -> Path:
-        root = self.state or os.environ.get("FEDLOOM_SITES") or "~/.fedloom/sites"
-        return Path(root).expanduser() / federation / f"client-{self.client:06d}"
+        return self.root / federation / f"client-{self.client:06d}"
 
 
 @dataclass(frozen=True)
@@ -176,6 +184,11 @@ def of_site(
     return prepare(recipe, own, initial, images=images, samples=card.samples, public=public)
 
 
+def joined(card: Any, initial: Mapping[str, Tensor]) -> str:
+    """Digest of what the server told a node when it joined: first weights, scale and classes all change its uploads."""
+    return hashlib.sha256(f"{json.dumps(card, sort_keys=True)} {digest(initial)}".encode()).hexdigest()
+
+
 class Resident:
     """A worker and a board of one row, and the site's files. Kept between messages where the process lives on."""
 
@@ -188,6 +201,7 @@ class Resident:
             initial, _ = read_tensors(self.home / "initial.safetensors")
         except (OSError, FedloomError):
             raise Refusal("has not joined this federation, or its state folder is gone") from None
+        self.joined = joined(told["card"], initial)
         keep_freed_memory()
         torch.set_num_threads(1)
         with one_thread():

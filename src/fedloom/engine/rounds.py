@@ -17,6 +17,7 @@ from fedloom.engine.arena import scoped
 from fedloom.engine.board import Board
 from fedloom.engine.bounds import absurd
 from fedloom.engine.clock import ASIDE, RoundClock
+from fedloom.engine.cohort import drawn
 from fedloom.engine.lanes import Job, Report
 from fedloom.engine.memory import ClientMemory
 from fedloom.engine.server import RoundServer, Upload, flaw, weighted_sum
@@ -25,7 +26,6 @@ from fedloom.engine.state import State
 from fedloom.engine.work import Expected, LocalWork
 from fedloom.engine.worker import Worker, memory_to_act_on
 from fedloom.errors import FedloomError, TooFew
-from fedloom.keys import numpy_generator
 from fedloom.recipe import Recipe
 
 ACCURACIES = ("test_accuracy", "validation_accuracy", "client_accuracy", "personal_accuracy", "evaluation_seconds")
@@ -81,13 +81,7 @@ class Federation:
 
     def cohort(self, round: int) -> list[int]:
         """The clients of a round: a function of seed and round alone."""
-        recipe = self.experiment.recipe
-        if self.experiment.pooled:
-            return [0]
-        if recipe.cohort_size == recipe.clients:
-            return list(range(recipe.clients))
-        chosen = numpy_generator(recipe.seed, "cohort", round).choice(recipe.clients, recipe.cohort_size, replace=False)
-        return sorted(int(client) for client in chosen)
+        return [0] if self.experiment.pooled else drawn(self.experiment.recipe, round)
 
     @property
     def _always(self) -> bool:

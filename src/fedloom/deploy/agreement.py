@@ -1,0 +1,152 @@
+"""What the nodes of a masked round must have been told alike, and what they sign of it.
+
+Masks hide an upload only in a sum with others. A server that tells nodes different things could make the others' part of
+the sum vanish or known: a cohort of its own, weights that nobody learns from, a share of nothing. So each node signs, with
+its public keys, all that it was told of the round, and believes only peers that signed the same.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from fedloom.deploy.roster import Roster, Signer
+from fedloom.deploy.site import Refusal, Site, joined
+from fedloom.engine.files import read_json, read_tensors, write
+from fedloom.errors import FedloomError
+
+KEYS, SUM = "secure aggregation: keys", "secure aggregation: sum"  # purposes of signatures
+
+
+@dataclass(frozen=True)
+class Terms:
+    """A masked round, as the server tells it to every node."""
+
+    federation: str
+    round: int
+    cohort: Mapping[int, int]  # client -> node
+    samples: int  # of these clients together: what a client's share is a share of
+    model: str  # digest of what is broadcast
+
+    def to_json(self) -> dict[str, Any]:
+        pairs = [[client, node] for client, node in sorted(self.cohort.items())]
+        return {**vars(self), "cohort": pairs}
+
+    @classmethod
+    def of(cls, given: Any) -> Terms:
+        """Terms as they arrive at a node."""
+        found = given if isinstance(given, dict) else {}
+        pairs: Any = found.get("cohort")
+        whole = isinstance(pairs, list) and all(
+            isinstance(pair, list) and len(pair) == 2 and all(_is_count(number, 2**64) for number in pair)
+            for pair in pairs
+        )
+        if not whole or not _is_count(found.get("round"), 2**31) or not _is_count(found.get("samples"), 2**53):
+            raise Refusal("was not told whom to mask among")
+        texts = found.get("federation"), found.get("model")
+        if not all(isinstance(text, str) and re.fullmatch(r"[0-9A-Za-z_-]{1,64}", text) for text in texts):
+            raise Refusal("was not told which federation or model to mask for")
+        cohort: dict[int, int] = dict(pairs)
+        if len(cohort) < len(pairs) or len(set(cohort.values())) < len(pairs):
+            raise Refusal("was told of a client or node twice in one round")
+        return cls(str(texts[0]), found["round"], cohort, found["samples"], str(texts[1]))
+
+
+@dataclass(frozen=True)
+class Credentials:
+    """By what a node knows the other sites, and they it."""
+
+    roster: Roster
+    signer: Signer
+
+    @classmethod
+    def of(cls, site: Site) -> Credentials | None:
+        """None where the recipe asks for none."""
+        settings, node = site.recipe.deploy.secure_aggregation, site.node
+        if settings is None or not settings.authenticated:
+            return None
+        if node.roster is None or node.key is None:
+            raise Refusal(
+                "node config: roster or key is missing; secure aggregation needs roster=FILE (all sites' public keys, "
+                "not from the server) and key=FILE (this site's private key)"
+            )
+        roster, signer = Roster.read(node.roster), Signer.read(node.key)
+        if (known := roster.client_of(signer)) != node.client:
+            listed = "does not list" if known is None else f"lists for client {known}"
+            raise Refusal(f"node config: key is one that the roster {listed}, and this node is client {node.client}")
+        return cls(roster, signer)
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """What this node holds true of a round; a signature of another site counts if it was made of the same."""
+
+    credentials: Credentials
+    common: Mapping[str, Any]
+    client: int
+
+    @classmethod
+    def of(cls, site: Site, credentials: Credentials, terms: Terms, joined: str) -> Agreement:
+        common = {
+            "recipe": site.digest,
+            "roster": credentials.roster.digest,
+            "joined": joined,
+            "terms": terms.to_json(),
+        }
+        return cls(credentials, common, site.node.client)
+
+    def sign_keys(self, pair: tuple[bytes, bytes]) -> bytes:
+        return self.credentials.signer.sign(KEYS, self._keys(self.client, pair))
+
+    def verifies_keys(self, client: int, pair: tuple[bytes, bytes], signature: bytes) -> bool:
+        return self.credentials.roster.verify(client, KEYS, self._keys(client, pair), signature)
+
+    def sign_sum(self, clients: list[int]) -> bytes:
+        return self.credentials.signer.sign(SUM, {**self.common, "clients": clients})
+
+    def verifies_sum(self, client: int, clients: list[int], signature: bytes) -> bool:
+        return self.credentials.roster.verify(client, SUM, {**self.common, "clients": clients}, signature)
+
+    def _keys(self, client: int, pair: tuple[bytes, bytes]) -> dict[str, Any]:
+        return {**self.common, "client": client, "keys": [key.hex() for key in pair]}
+
+
+def remember_sum(site: Site, round: int, clients: list[int]) -> None:
+    """One round, one sum: the same round over other sites, a second time, would show the difference of the two.
+
+    Kept by recipe and not by federation, since a server may begin as many federations as it likes. A round that is
+    repeated after a crash is over the same sites.
+    """
+    path = site.node.root / "sums" / site.digest / f"client-{site.node.client:06d}.json"
+    known = read_json(path) if path.exists() else {}
+    if not isinstance(known, dict):
+        raise FedloomError(f"state: {path} is damaged; it says which sums this site was in, and only it can say so")
+    before = known.get(str(round), clients)
+    if before != clients:
+        names = ", ".join(map(str, before if isinstance(before, list) else []))
+        raise Refusal(
+            f"was in a sum of round {round} of this recipe with clients {names}, and a sum with others would "
+            "show what is between them; its operator can allow that by removing the folder sums from the node's state"
+        )
+    if str(round) not in known:
+        write(path, json.dumps({**known, str(round): clients}) + "\n", durable=True)
+
+
+def joined_as(site: Site, federation: str) -> str:
+    """What this node joined a federation with, from its files."""
+    home = site.node.home(federation)
+    told = read_json(home / "site.json")
+    try:
+        initial, _ = read_tensors(home / "initial.safetensors")
+    except FedloomError:
+        told = None
+    if not isinstance(told, dict):
+        raise Refusal("has not joined this federation, or its state folder is gone")
+    return joined(told.get("card"), initial)
+
+
+def _is_count(value: Any, below: int) -> bool:
+    return type(value) is int and 0 <= value < below
