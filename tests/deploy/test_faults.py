@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -15,8 +17,10 @@ pytest.importorskip("flwr", reason='Flower is not installed: pip install "fedloo
 from federations import application, grid, serve
 from flwr.app import Array, ArrayRecord, Context, Error, Message
 from loopback import Loopback
+from mutations import mutated
 
 from fedloom.deploy.app import Settings, read
+from fedloom.deploy.schema import outgoing
 from fedloom.deploy.server import serve as serve_app
 from fedloom.deploy.wire import pack, unpack
 from fedloom.errors import TooFew
@@ -92,6 +96,33 @@ def steps(told: dict[str, Any], groups: dict[str, Any]) -> bool:
     return True
 
 
+def huge_steps(told: dict[str, Any], groups: dict[str, Any]) -> bool:
+    told["report"]["steps"] = 10**400
+    return True
+
+
+def huge_loss(told: dict[str, Any], groups: dict[str, Any]) -> bool:
+    told["report"]["loss"] = 10**400
+    return True
+
+
+def more(told: dict[str, Any], groups: dict[str, Any]) -> bool:
+    told["report"]["patients"] = 3
+    return True
+
+
+def half_digest(told: dict[str, Any], groups: dict[str, Any]) -> bool:
+    told["digest"] = "\ud800"
+    return True
+
+
+def half_refusal(told: dict[str, Any], groups: dict[str, Any]) -> bool:
+    del told["report"]
+    told["refused"] = "cannot \x1b[2J\ud800" + "x" * 100_000
+    groups.clear()
+    return True
+
+
 def somebody(told: dict[str, Any], groups: dict[str, Any]) -> bool:
     told["client"] = 0
     return True
@@ -111,6 +142,11 @@ def silent(told: dict[str, Any], groups: dict[str, Any]) -> None:
         (missing, "w is missing"),
         (digest, "it has recipe 0123456789abcdef"),
         (steps, "its steps is -1"),
+        (huge_steps, "its steps is 1000"),
+        (huge_loss, "its loss is 1000"),
+        (more, "patients was not asked for"),
+        (half_digest, "it has recipe \ufffd"),
+        (half_refusal, "it cannot \ufffd[2J\ufffdxxx"),
         (somebody, "it answers for client 0"),
         (silent, "no answer within 0.3 s"),
     ],
@@ -219,3 +255,32 @@ def test_an_unexpected_error_at_a_site_tells_its_kind_and_nothing_else(
     assert "failed (RuntimeError); the node's own log says why" in run.rounds[0]["lost_clients"]["0"]
     assert "4711" not in "".join(str(unpack(reply.content)) for _, reply in nodes.sent)
     assert "4711" not in json.dumps(run.rounds)
+
+
+def test_a_loss_that_is_no_number_travels_as_none_and_the_upload_counts(tmp_path: Path) -> None:
+    def unknown(told: dict[str, Any], groups: dict[str, Any]) -> bool:
+        told["report"] = outgoing(told["report"] | {"loss": math.nan})
+        return True
+
+    run = serve(FIELDS, tmp_path / "unknown", changed(unknown))
+    assert run.rounds[0]["train_loss"] is not None
+    assert run.rounds[1]["train_loss"] is None
+    assert run.summary["digest"] == serve(FIELDS, tmp_path / "known").summary["digest"]
+
+
+def test_a_message_changes_nothing_but_what_it_is_about(tmp_path: Path) -> None:
+    """Random changes of every text that one node sends: the run ends, and the others' uploads count."""
+    random = Random(5)
+
+    def tamper(reply: Message, context: Context) -> Message:
+        if reply.metadata.message_type != "train":
+            return reply
+        told, groups = unpack(reply.content)
+        text = pack(mutated(told, random), **groups)["fedloom"]
+        reply.content["fedloom"] = text
+        return reply
+
+    run = serve(FIELDS | {"rounds": 40}, tmp_path, lambda nodes: nodes.tamper.__setitem__(100 + BAD, tamper))
+    assert [line["round"] for line in run.rounds] == list(range(1, 41))
+    assert all(set(line.get("lost_clients", {})) <= {str(BAD)} for line in run.rounds)
+    assert run.summary["lost"] >= 20

@@ -10,7 +10,6 @@ An upload is checked here, by the node itself, since nobody else can look at it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from logging import WARNING
 from typing import Any
 
@@ -26,8 +25,10 @@ from torch import Tensor
 
 from fedloom.deploy.checked import Tensors
 from fedloom.deploy.masks import masked
-from fedloom.deploy.site import Refusal, Resident, Site
+from fedloom.deploy.schema import Asked, Order, Train
+from fedloom.deploy.site import Refusal, Resident, Site, read
 from fedloom.deploy.summand import UNITS, Cohort, Summand
+from fedloom.deploy.wire import Arrays
 from fedloom.engine.server import flaw
 from fedloom.recipe import SecAgg
 
@@ -59,9 +60,7 @@ def is_masking(message: Message) -> bool:
     return RECORD_KEY_CONFIGS in message.content
 
 
-def mask(
-    site: Site, order: Mapping[str, Any], groups: Mapping[str, Tensors], message: Message, context: Context
-) -> Reply:
+def mask(site: Site, order: Order, arrays: Arrays, message: Message, context: Context) -> Reply:
     """One of the four stages."""
     site.agree(order)
     settings, said = site.recipe.deploy.secure_aggregation, message.content[RECORD_KEY_CONFIGS]
@@ -69,7 +68,8 @@ def mask(
         raise Refusal("has a recipe without secure aggregation")
     stage = said.get(Key.STAGE)
     if stage == Stage.COLLECT_MASKED_VECTORS:
-        return _upload(site, settings, order, groups, said, context)
+        return _upload(site, settings, order, arrays, said, context)
+    read(arrays, {})
     if stage == Stage.SETUP:
         _check_terms(settings, said, site.recipe.cohort_size)
     if stage == Stage.UNMASK:
@@ -109,24 +109,24 @@ def _check_unmasking(state: SecAggPlusState, said: ConfigRecord) -> None:
 def _upload(
     site: Site,
     settings: SecAgg,
-    order: Mapping[str, Any],
-    groups: Mapping[str, Tensors],
+    order: Order,
+    arrays: Arrays,
     said: ConfigRecord,
     context: Context,
 ) -> Reply:
     """Train as in any round, and mask what comes out."""
-    if order.get("kind") != "train":
-        raise Refusal(f"was asked to mask the answer to {order.get('kind')!r}")
+    if not isinstance(order, Train):
+        raise Refusal(f"was asked to mask the answer to {order.kind!r}")
     state = _state(context)
     check_stage(state.current_stage, said)
     state.current_stage = Stage.COLLECT_MASKED_VECTORS
     check_configs(state.current_stage, said)
     others = _take_shares(state, said)
-    resident = Resident.of(site, str(order.get("federation")))
-    report, sent = resident.work(order, groups)
+    resident = Resident.of(site, order.federation)
+    report, sent = resident.work(order, arrays)
     experiment = resident.worker.experiment
-    samples = len(experiment.training(site.node.client, int(order["arguments"]["round"])))
-    of = _cohort(order.get("of"), samples)
+    samples = len(experiment.training(site.node.client, order.arguments.round))
+    of = _cohort(order.of, samples)
     if reason := flaw(experiment.messages.up, sent["up"]):
         raise Refusal(f"has an upload whose {reason}")
     vector, clipped = Summand(experiment, settings).encode(
@@ -158,9 +158,7 @@ def _take_shares(state: SecAggPlusState, said: ConfigRecord) -> list[int]:
     return found
 
 
-def _cohort(given: Any, samples: int) -> Cohort:
-    found = given if isinstance(given, dict) else {}
-    clients, total = found.get("clients"), found.get("samples")
-    if not isinstance(clients, int) or not isinstance(total, int) or clients < 1 or total < max(samples, 1):
+def _cohort(given: Asked | None, samples: int) -> Cohort:
+    if given is None or given.samples < samples:
         raise Refusal(f"was not told what its {samples} samples are a share of")
-    return Cohort(clients, total)
+    return Cohort(given.clients, given.samples)

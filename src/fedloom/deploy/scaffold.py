@@ -48,6 +48,7 @@ resume = false # carry on what is in it
 data = "{data}" # split: every node takes its share of the recipe's data | sites: every node gives data="…"
 test = "{test}" # sites only: an npz with test images for the server; empty: the sites test
 scale = {scale} # sites only: inputs are x / scale, then normalised as the recipe says
+confirm = "" # sites only: the fingerprint of what sites claim to hold; without it the server prints the table and stops
 """
 
 MODULE = '''\
