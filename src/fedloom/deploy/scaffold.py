@@ -72,6 +72,9 @@ A Flower app written by `fedloom flower init`. It runs `{method}` ({rounds} roun
 A node's settings (`--node-config`): `partition-id` (which client it is), `name` (how losses are reported), `data`
 (PATH.npz or a folder of pictures; only with data = "sites"), `state` (where it keeps its memory; else $FEDLOOM_SITES
 or ~/.fedloom/sites), `recipe` (the only digest it takes part in), `device`.
+
+With data = "sites" the server prints what the sites claim to hold and stops, until `confirm` in pyproject.toml (or
+`--run-config 'confirm="…"'`) holds the fingerprint that it printed.
 """
 
 
