@@ -268,6 +268,22 @@ def test_a_loss_that_is_no_number_travels_as_none_and_the_upload_counts(tmp_path
     assert run.summary["digest"] == serve(FIELDS, tmp_path / "known").summary["digest"]
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_whatever_a_node_says_on_joining_the_others_go_on(seed: int, tmp_path: Path) -> None:
+    random = Random(seed)
+
+    def tamper(reply: Message, context: Context) -> Message:
+        if reply.metadata.message_type == "query":
+            told, groups = unpack(reply.content)
+            odd = {"client": BAD, "digest": told["digest"], "refused": ""} if seed == 0 else mutated(told, random)
+            reply.content["fedloom"] = pack(odd, **groups)["fedloom"]
+        return reply
+
+    fields = FIELDS | {"rounds": 1, "deploy": {"timeout": 0.3, "join_timeout": 0.05}}
+    run = serve(fields, tmp_path, lambda nodes: nodes.tamper.__setitem__(100 + BAD, tamper))
+    assert set(run.rounds[0].get("lost_clients", {})) <= {str(BAD)}
+
+
 def test_a_message_changes_nothing_but_what_it_is_about(tmp_path: Path) -> None:
     """Random changes of every text that one node sends: the run ends, and the others' uploads count."""
     random = Random(5)

@@ -135,6 +135,11 @@ def test_a_number_or_text_out_of_range_is_named(kind: str, field: str, value: An
         parse_reply(json.dumps(reply(GOOD_REPORTS[kind] | {field: value})), kind)
 
 
+def test_a_refusal_without_a_word_is_no_refusal() -> None:
+    with pytest.raises(FedloomError, match="its refused is ''"):
+        parse_reply(json.dumps({"client": 1, "digest": "0123456789abcdef", "refused": ""}), "join")
+
+
 @pytest.mark.parametrize("federation", ["../../outside", "", "x", "0123456789ABCDEF", "0123456789abcdef\n", "/etc", 7])
 def test_a_federation_cannot_name_another_folder(federation: Any) -> None:
     with pytest.raises(FedloomError, match="its federation is"):

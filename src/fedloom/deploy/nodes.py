@@ -130,7 +130,7 @@ class Nodes:
         """Whether a site is the one the federation began with."""
         partition = self.experiment.partition
         for field, count in (("train", len(partition.train(client))), ("test", len(partition.test(client)))):
-            found = getattr(report, field)
+            found = getattr(report, field, None)
             if found != count:
                 return f"has {found} {field} images, and {count} belong to client {client}"
         return None

@@ -173,7 +173,7 @@ class _Envelope(Message):
     client: Client | None
     digest: Said
     report: dict[str, Any] | None = None
-    refused: Said | None = None
+    refused: Annotated[Said, Field(min_length=1)] | None = None
 
     @model_validator(mode="after")
     def _either(self) -> _Envelope:
