@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
 from fedloom.errors import FedloomError
 
@@ -65,7 +65,10 @@ class SecAgg(BaseModel):
 
 
 class Deploy(BaseModel):
-    """How a federation of real machines is waited for. Decides nothing about the bits of a round that nobody missed."""
+    """How a federation of real machines is waited for, and how much of it is believed.
+
+    Only `secure_aggregation`, `max_distance` and `max_share` decide anything about the bits of a round that nobody missed.
+    """
 
     model_config = _FROZEN
     # a round with fewer accepted uploads is not combined and the run stops; 0: one without any is passed over
@@ -75,6 +78,20 @@ class Deploy(BaseModel):
     timeout: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 600.0  # seconds for one answer of a node
     join_timeout: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 300.0  # seconds to wait for nodes to connect
     secure_aggregation: SecAgg | None = None  # false | true | its fields: the server learns sums of uploads alone
+    max_samples: Annotated[int, Field(ge=1, le=2**40)] = 10_000_000  # that a site may claim for training, and for tests
+    max_classes: Annotated[int, Field(ge=1, le=100_000)] = 1000  # that all sites together may name
+    # largest share of a client in an average of uploads; 1: no bound. Below 1 it changes the weighting, and the digest
+    max_share: Annotated[float, Field(gt=0, le=1)] = 1.0
+    max_message_mb: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 2048.0  # tensors of one message to a node
+
+    @field_validator("max_share")
+    @classmethod
+    def _open(cls, value: float, info: ValidationInfo) -> float:
+        if value < 1 and info.data.get("secure_aggregation") is not None:
+            raise ValueError(
+                "must be 1 under secure aggregation, where nodes weigh their uploads before they mask them"
+            )
+        return value
 
     @field_validator("secure_aggregation", mode="before")
     @classmethod
@@ -193,6 +210,8 @@ class Recipe(BaseModel):
             content["secure_aggregation"] = self.deploy.secure_aggregation.pinned()
         if self.deploy.max_distance != Deploy().max_distance:
             content["max_distance"] = self.deploy.max_distance
+        if self.deploy.max_share < 1:
+            content["max_share"] = self.deploy.max_share
         text = json.dumps(content, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 

@@ -6,19 +6,22 @@ import atexit
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+import pytest
 from loopback import Loopback
 
 from fedloom.deploy.app import Settings, read
 from fedloom.deploy.certs import make
 from fedloom.deploy.client import client_app
-from fedloom.deploy.scaffold import init
+from fedloom.deploy.scaffold import init, write_sites
 from fedloom.deploy.server import serve as serve_app
 from fedloom.engine.sites import Where
-from fedloom.recipe import recipe
+from fedloom.errors import FedloomError
+from fedloom.recipe import Recipe, recipe
 from fedloom.run import Run
 
 Change = Callable[[Loopback], None]
@@ -56,6 +59,15 @@ def grid(package: Path, home: Path, clients: int, **more: Any) -> Loopback:
     return Loopback(client_app(package / "client_app.py"), configs)
 
 
+def sites(fields: Mapping[str, Any], folder: Path) -> tuple[Loopback, Recipe, Settings]:
+    """Nodes with files of their own, one for each client of the recipe; the app's recipe; the server's settings."""
+    package = application(fields, folder / "app", "sites")
+    nodes = grid(package, folder, int(fields["clients"]))
+    for client, path in enumerate(write_sites(folder / "files", recipe(fields))):
+        nodes.configs[100 + client]["data"] = str(path)
+    return nodes, read(package / "server_app.py"), Settings(data="sites", out=str(folder / "run"), scale=16.0)
+
+
 def serve(
     fields: Mapping[str, Any], folder: Path, change: Change | None = None, settings: Mapping[str, Any] | None = None
 ) -> Run:
@@ -65,3 +77,10 @@ def serve(
     if change:
         change(nodes)
     return serve_app(read(package / "server_app.py"), Settings(out=str(folder / "run"), **(settings or {})), nodes)
+
+
+def confirmed(given: Recipe, settings: Settings, nodes: Loopback) -> Settings:
+    """As an operator does it: the first start stops with the sites' claims, whose fingerprint goes into the settings."""
+    with pytest.raises(FedloomError, match="claims are not confirmed") as stopped:
+        serve_app(given, settings, nodes)
+    return replace(settings, confirm=str(stopped.value).split('confirm = "')[1].partition('"')[0])

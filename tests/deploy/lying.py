@@ -25,12 +25,12 @@ from flwr.supercore.primitives.asymmetric import (
     public_key_to_bytes,
 )
 
-from fedloom.deploy.agreement import Terms
 from fedloom.deploy.app import read
 from fedloom.deploy.masking import numbers
 from fedloom.deploy.masks import unmasked
 from fedloom.deploy.quorum import counts
-from fedloom.deploy.site import Card, Resident
+from fedloom.deploy.schema import Card, Terms
+from fedloom.deploy.site import Resident
 from fedloom.deploy.summand import Cohort, Summand
 from fedloom.deploy.wire import pack, unpack
 from fedloom.engine.board import Board
@@ -49,6 +49,9 @@ FIELDS: dict[str, Any] = {
     "lr": 0.05,
 }
 Keys = dict[int, list[bytes]]  # by client: two public keys and a signature
+
+
+FEDERATION = "0123456789abcdef"
 
 
 class Refused(Exception):
@@ -93,7 +96,7 @@ class Liar:
         self.weights = self.experiment.initial.clone()
         assert self.recipe.deploy.secure_aggregation is not None
         self.settings = self.recipe.deploy.secure_aggregation
-        self.federation = "one"
+        self.federation = FEDERATION
         for client in range(self.recipe.clients):
             self.join(client)
 
@@ -188,7 +191,7 @@ class Liar:
         """Shares of secrets, by the client whose they are."""
         record: dict[str, Any] = {Key.STAGE: Stage.UNMASK, Key.ACTIVE_NODE_ID_LIST: [100 + k for k in there]}
         record[Key.DEAD_NODE_ID_LIST] = [100 + k for k in gone]
-        order = {"kind": "keys", "signed": {str(k): text for k, text in (signed or {}).items()}}
+        order = {"kind": "keys", "signed": [[k, text] for k, text in (signed or {}).items()]}
         _, said, _ = self.say(client, order, record)
         owners: Any = said[Key.NODE_ID_LIST]
         pieces: Any = said[Key.SHARE_LIST]

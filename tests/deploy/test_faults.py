@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -14,8 +16,10 @@ pytest.importorskip("flwr", reason='Flower is not installed: pip install "fedloo
 from federations import application, grid, serve
 from flwr.app import Array, ArrayRecord, Context, Error, Message
 from loopback import Loopback
+from mutations import mutated
 
 from fedloom.deploy.app import Settings, read
+from fedloom.deploy.schema import outgoing
 from fedloom.deploy.server import serve as serve_app
 from fedloom.deploy.wire import pack, unpack
 from fedloom.errors import TooFew
@@ -92,7 +96,7 @@ def steps(told: dict[str, Any], groups: dict[str, Any]) -> bool:
 
 
 def many(told: dict[str, Any], groups: dict[str, Any]) -> bool:
-    told["report"]["steps"] = 2**52
+    told["report"]["steps"] = 2**40
     return True
 
 
@@ -108,6 +112,33 @@ def far(told: dict[str, Any], groups: dict[str, Any]) -> bool:
 
 def control(told: dict[str, Any], groups: dict[str, Any]) -> bool:
     groups["up"]["scaffold.control"] += 1e20
+    return True
+
+
+def huge_steps(told: dict[str, Any], groups: dict[str, Any]) -> bool:
+    told["report"]["steps"] = 10**400
+    return True
+
+
+def huge_loss(told: dict[str, Any], groups: dict[str, Any]) -> bool:
+    told["report"]["loss"] = 10**400
+    return True
+
+
+def more(told: dict[str, Any], groups: dict[str, Any]) -> bool:
+    told["report"]["patients"] = 3
+    return True
+
+
+def half_digest(told: dict[str, Any], groups: dict[str, Any]) -> bool:
+    told["digest"] = "\ud800"
+    return True
+
+
+def half_refusal(told: dict[str, Any], groups: dict[str, Any]) -> bool:
+    del told["report"]
+    told["refused"] = "cannot \x1b[2J\ud800" + "x" * 100_000
+    groups.clear()
     return True
 
 
@@ -130,6 +161,11 @@ def silent(told: dict[str, Any], groups: dict[str, Any]) -> None:
         (missing, "w is missing"),
         (digest, "it has recipe 0123456789abcdef"),
         (steps, "its steps is -1"),
+        (huge_steps, "its steps is 1000"),
+        (huge_loss, "its loss is 1000"),
+        (more, "patients was not asked for"),
+        (half_digest, "it has recipe \ufffd"),
+        (half_refusal, "it cannot \ufffd[2J\ufffdxxx"),
         (somebody, "it answers for client 0"),
         (silent, "no answer within 0.3 s"),
     ],
@@ -149,7 +185,7 @@ def test_a_bad_upload_is_lost_by_name_and_the_round_goes_on(
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (many, "it reports 4503599627370496 steps, and its samples, batches and epochs make"),
+        (many, "it reports 1099511627776 steps, and its samples, batches and epochs make"),
         (huge, "w is too large to compute with"),
         (far, "away from what was broadcast, and deploy.max_distance allows"),
         (control, "scaffold.control is too large to compute with"),
@@ -260,3 +296,48 @@ def test_an_unexpected_error_at_a_site_tells_its_kind_and_nothing_else(
     assert str(stopped.value).endswith("the run can be resumed")
     assert "4711" not in "".join(str(unpack(reply.content)) for _, reply in nodes.sent)
     assert "4711" not in str(stopped.value)
+
+
+def test_a_loss_that_is_no_number_travels_as_none_and_the_upload_counts(tmp_path: Path) -> None:
+    def unknown(told: dict[str, Any], groups: dict[str, Any]) -> bool:
+        told["report"] = outgoing(told["report"] | {"loss": math.nan})
+        return True
+
+    run = serve(FIELDS, tmp_path / "unknown", changed(unknown))
+    assert run.rounds[0]["train_loss"] is not None
+    assert run.rounds[1]["train_loss"] is None
+    assert run.summary["digest"] == serve(FIELDS, tmp_path / "known").summary["digest"]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_whatever_a_node_says_on_joining_the_others_go_on(seed: int, tmp_path: Path) -> None:
+    random = Random(seed)
+
+    def tamper(reply: Message, context: Context) -> Message:
+        if reply.metadata.message_type == "query":
+            told, groups = unpack(reply.content)
+            odd = {"client": BAD, "digest": told["digest"], "refused": ""} if seed == 0 else mutated(told, random)
+            reply.content["fedloom"] = pack(odd, **groups)["fedloom"]
+        return reply
+
+    fields = FIELDS | {"rounds": 1, "deploy": {"timeout": 0.3, "join_timeout": 0.05}}
+    run = serve(fields, tmp_path, lambda nodes: nodes.tamper.__setitem__(100 + BAD, tamper))
+    assert set(run.rounds[0].get("lost_clients", {})) <= {str(BAD)}
+
+
+def test_a_message_changes_nothing_but_what_it_is_about(tmp_path: Path) -> None:
+    """Random changes of every text that one node sends: the run ends, and the others' uploads count."""
+    random = Random(5)
+
+    def tamper(reply: Message, context: Context) -> Message:
+        if reply.metadata.message_type != "train":
+            return reply
+        told, groups = unpack(reply.content)
+        text = pack(mutated(told, random), **groups)["fedloom"]
+        reply.content["fedloom"] = text
+        return reply
+
+    run = serve(FIELDS | {"rounds": 40}, tmp_path, lambda nodes: nodes.tamper.__setitem__(100 + BAD, tamper))
+    assert [line["round"] for line in run.rounds] == list(range(1, 41))
+    assert all(set(line.get("lost_clients", {})) <= {str(BAD)} for line in run.rounds)
+    assert run.summary["lost"] >= 20

@@ -11,21 +11,22 @@ import pytest
 
 pytest.importorskip("flwr", reason='Flower is not installed: pip install "fedloom[flower]"')
 
-from federations import application, grid
+from federations import application, confirmed, sites
+from flwr.app import Context, Message
 from loopback import Loopback
 
 import fedloom as fl
 from fedloom.data import load
-from fedloom.deploy.app import Settings, read
+from fedloom.deploy.app import Settings
 from fedloom.deploy.personal import personalize
 from fedloom.deploy.plan import JOIN, ROUND, TEST, blank, plan
-from fedloom.deploy.scaffold import write_sites
-from fedloom.deploy.server import serve
+from fedloom.deploy.server import serve as serve_app
 from fedloom.deploy.site import Resident
-from fedloom.deploy.wire import unpack
+from fedloom.deploy.wire import pack, unpack
 from fedloom.engine.setup import prepare
 from fedloom.errors import FedloomError, TooFew
-from fedloom.recipe import recipe
+from fedloom.recipe import Recipe, recipe
+from fedloom.run import Run
 
 FIELDS: dict[str, Any] = {
     "data": "digits",
@@ -50,12 +51,11 @@ def _fresh() -> Iterator[None]:
 
 
 def federation(tmp_path: Path, **fields: Any) -> tuple[Loopback, Any, Settings]:
-    chosen = FIELDS | fields
-    package = application(chosen, tmp_path / "app", "sites")
-    nodes = grid(package, tmp_path, chosen["clients"])
-    for client, path in enumerate(write_sites(tmp_path / "files", recipe(chosen))):
-        nodes.configs[100 + client]["data"] = str(path)
-    return nodes, read(package / "server_app.py"), Settings(data="sites", out=str(tmp_path / "run"), scale=16.0)
+    return sites(FIELDS | fields, tmp_path)
+
+
+def serve(given: Recipe, settings: Settings, nodes: Loopback) -> Run:
+    return serve_app(given, confirmed(given, settings, nodes), nodes)
 
 
 def test_sites_end_with_the_weights_of_all_data_in_one_place(tmp_path: Path) -> None:
@@ -189,11 +189,12 @@ def test_a_site_without_data_or_with_other_images_is_named(tmp_path: Path) -> No
     nodes, given, settings = federation(tmp_path)
     del nodes.configs[101]["data"]
     with pytest.raises(TooFew, match=r"clients 1 have not connected .*data is missing"):
-        serve(given, settings, nodes)
+        serve_app(given, settings, nodes)
 
 
 def test_a_site_whose_data_changed_does_not_take_part(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     nodes, given, settings = federation(tmp_path, method="fedavg")
+    settings = confirmed(given, settings, nodes)
     counts = iter((1, 2))
     answer = nodes.pull_messages
 
@@ -207,8 +208,41 @@ def test_a_site_whose_data_changed_does_not_take_part(tmp_path: Path, capsys: py
         return replies
 
     nodes.pull_messages = later  # type: ignore[method-assign]
-    run = serve(given, settings, nodes)
+    run = serve_app(given, settings, nodes)
     assert "train images, and" in run.rounds[0]["lost_clients"]["1"]
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        ({"correct": 2**52, "total": 2**52}, f"its correct is {2**52}"),
+        ({"correct": 10**6, "total": 10**6}, "it tested on 1000000 images, and it has "),
+        ({"correct": 0, "total": 0}, "it tested on 0 images, and it has "),
+        ({"correct": 7, "total": 5}, "it has 7 of 5 right"),
+        ({"correct": 10**400, "total": 10**400}, "its correct is 1000"),
+    ],
+)
+def test_a_test_on_other_images_than_a_client_has_does_not_count(
+    said: dict[str, int], reason: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The server says so; the accuracy of that client is unknown, and the others' are what they are."""
+
+    def tamper(reply: Message, context: Context) -> Message:
+        told, groups = unpack(reply.content)
+        if "correct" in told.get("report", {}):
+            told["report"] = said
+            reply.content["fedloom"] = pack(told, **groups)["fedloom"]
+        return reply
+
+    honest = serve(*_order(federation(tmp_path / "honest", method="fedavg", rounds=1)))
+    nodes, given, settings = federation(tmp_path / "lied", method="fedavg", rounds=1)
+    nodes.tamper[101] = tamper
+    run = serve(given, settings, nodes)
+    assert f"the test of client 1 does not count: site-1: {reason}" in capsys.readouterr().out
+    first, _, third = honest.clients[-1]["accuracy"]
+    assert run.clients[-1]["accuracy"] == [first, None, third]
+    held = np.diff(np.load(run.path / "partition.npz")["test_offsets"])[[0, 2]]
+    assert run.summary["test_accuracy"] == pytest.approx(np.average([first, third], weights=held))
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ pytest.importorskip("flwr", reason='Flower is not installed: pip install "fedloo
 
 from federations import application, credentials, grid, site_keys
 from flwr.common.secure_aggregation.secaggplus_constants import Key, Stage
-from lying import FIELDS, Liar, Puppet, Refused
+from lying import FEDERATION, FIELDS, Liar, Puppet, Refused
 from secret import silent
 
 from fedloom.deploy.agreement import KEYS
@@ -43,7 +43,7 @@ def upload(folder: Path) -> torch.Tensor:
     plain.nodes.app, plain.recipe = grid(package, folder / "open", 10).app, read(package / "server_app.py")
     node["state"] = str(folder / "open" / "sites")
     plain.join(VICTIM)
-    order: dict[str, Any] = {"kind": "train", "federation": "one", "arguments": {"round": 1}}
+    order: dict[str, Any] = {"kind": "train", "federation": FEDERATION, "arguments": {"round": 1}}
     order |= {"into": 1, "keep": [], "base": None, "at": 0}
     down = {name: tensor for name, tensor in plain.down(1).items() if name != "round"}
     found: torch.Tensor = plain.say(VICTIM, order, down=down)[2]["up"]["w"]
@@ -82,20 +82,20 @@ def change(**changes: Any) -> Callable[[Liar], dict[str, Any]]:
 @pytest.mark.parametrize(
     ("terms", "words"),
     [
-        (change(cohort=[[k, 100 + min(k, 8)] for k in ALL]), "told of a client or node twice"),
-        (change(cohort=[[min(k, 8), 100 + k] for k in ALL]), "told of a client or node twice"),
+        (change(cohort=[[k, 100 + min(k, 8)] for k in ALL]), "its terms name a client or node twice"),
+        (change(cohort=[[min(k, 8), 100 + k] for k in ALL]), "its terms name a client or node twice"),
         (change(cohort=[[k, 200 + k] for k in ALL]), "round that it is not in"),
         (change(cohort=[[k, 100 + k] for k in range(1, 11)]), "with client 10, which round 1 does not draw"),
-        (change(cohort=[[k, 100.0 + k] for k in ALL]), "not told whom to mask among"),
-        (change(cohort=None), "not told whom to mask among"),
-        (change(cohort={"4": 104}), "not told whom to mask among"),
+        (change(cohort=[[k, 100.0 + k] for k in ALL]), "its terms.cohort.0.1 is 100.0"),
+        (change(cohort=None), "its terms.cohort is None"),
+        (change(cohort={"4": 104}), "its terms.cohort is {'4': 104}"),
         (change(round=4), "mask in round 4, and the recipe has 3"),
         (change(round=0), "mask in round 0, and the recipe has 3"),
-        (change(round=True), "not told whom to mask among"),
-        (change(samples=-1), "not told whom to mask among"),
-        (change(federation="../../one"), "not told which federation"),
-        (change(federation="another"), "has not joined this federation"),
-        (change(model=3), "not told which federation or model"),
+        (change(round=True), "its terms.round is True"),
+        (change(samples=-1), "its terms.samples is -1"),
+        (change(federation="../../one"), "its terms.federation is '../../one'"),
+        (change(federation="fedcba9876543210"), "has not joined this federation"),
+        (change(model=3), "its terms.model is 3"),
     ],
 )
 def test_a_round_that_is_not_one_of_the_recipes_is_refused(
@@ -237,7 +237,7 @@ def test_a_node_does_not_train_for_another_round_than_it_signed(tmp_path: Path) 
     sent = masked_up_to(server)
     with pytest.raises(Refused, match="another round than round 1"):
         server.collect(VICTIM, sent, round=2)
-    server.federation = "two"
+    server.federation = "fedcba9876543210"
     server.join(VICTIM)
     with pytest.raises(Refused, match="another round than round 1"):
         server.collect(VICTIM, sent)
@@ -309,6 +309,8 @@ class TestSums:
         with pytest.raises(Refused, match="shown 1 signatures"):
             server.unmask(1, ALL, signed=dict.fromkeys(ALL, first))
         with pytest.raises(Refused, match="shown 0 signatures"):
+            server.unmask(1, ALL, signed=dict.fromkeys(ALL, "30" * 104))
+        with pytest.raises(Refused, match=r"its signed\.0\.1 is 'not hexadecimal'"):
             server.unmask(1, ALL, signed=dict.fromkeys(ALL, "not hexadecimal"))
 
     def test_a_sum_that_nobody_confirmed_is_refused(self, server: Liar) -> None:
@@ -329,7 +331,7 @@ def test_a_round_is_repeated_over_the_same_sites_only_also_in_a_new_federation(t
     server = Liar(tmp_path)
     server.up_to_masks(ALL)
     server.confirm(VICTIM, ALL)
-    server.federation = "two"
+    server.federation = "fedcba9876543210"
     for client in ALL:
         server.join(client)
     server.up_to_masks(ALL)
@@ -367,7 +369,7 @@ def test_a_node_without_its_place_in_a_roster_does_not_join(
 
 
 def test_a_site_with_another_roster_is_named_by_those_that_do_not_know_it(tmp_path: Path) -> None:
-    fields = FIELDS | {"clients": 3, "rounds": 1, "deploy": {"timeout": 0.3, "join_timeout": 0.5}}
+    fields = FIELDS | {"clients": 3, "rounds": 1, "deploy": {"timeout": 0.3, "join_timeout": 0.5, "min_cohort": 0}}
     fields["deploy"]["secure_aggregation"] = {"reconstruction_threshold": 1.0}
     package = application(fields, tmp_path / "app")
     nodes = grid(package, tmp_path, 3)
@@ -383,7 +385,7 @@ def test_a_site_with_another_roster_is_named_by_those_that_do_not_know_it(tmp_pa
 
 
 def test_sites_may_run_a_recipe_again_as_long_as_the_same_ones_are_in_its_sums(tmp_path: Path) -> None:
-    fields = FIELDS | {"clients": 4, "rounds": 2, "deploy": {"timeout": 0.3, "join_timeout": 0.5}}
+    fields = FIELDS | {"clients": 4, "rounds": 2, "deploy": {"timeout": 0.3, "join_timeout": 0.5, "min_cohort": 0}}
     fields["deploy"]["secure_aggregation"] = True
     package = application(fields, tmp_path / "app")
     nodes, given = grid(package, tmp_path, 4), read(package / "server_app.py")

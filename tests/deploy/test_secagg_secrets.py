@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -113,7 +114,9 @@ def another_kind(message: Message) -> None:
     if said_in(message, Stage.COLLECT_MASKED_VECTORS):
         text = message.content["fedloom"]
         assert isinstance(text, ConfigRecord)
-        text["json"] = str(text["json"]).replace('"kind": "train"', '"kind": "client"')
+        order = json.loads(str(text["json"]))
+        kept = {name: order[name] for name in ("digest", "federation", "base", "at")}
+        text["json"] = json.dumps({**kept, "kind": "client", "arguments": {"round": 2, "personal": False}})
 
 
 @pytest.mark.parametrize(

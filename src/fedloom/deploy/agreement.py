@@ -8,51 +8,17 @@ its public keys, all that it was told of the round, and believes only peers that
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from fedloom.deploy.roster import Roster, Signer
+from fedloom.deploy.schema import Terms
 from fedloom.deploy.site import Refusal, Site, joined
 from fedloom.engine.files import read_json, read_tensors, write
 from fedloom.errors import FedloomError
 
 KEYS, SUM = "secure aggregation: keys", "secure aggregation: sum"  # purposes of signatures
-
-
-@dataclass(frozen=True)
-class Terms:
-    """A masked round, as the server tells it to every node."""
-
-    federation: str
-    round: int
-    cohort: Mapping[int, int]  # client -> node
-    samples: int  # of these clients together: what a client's share is a share of
-    model: str  # digest of what is broadcast
-
-    def to_json(self) -> dict[str, Any]:
-        pairs = [[client, node] for client, node in sorted(self.cohort.items())]
-        return {**vars(self), "cohort": pairs}
-
-    @classmethod
-    def of(cls, given: Any) -> Terms:
-        """Terms as they arrive at a node."""
-        found = given if isinstance(given, dict) else {}
-        pairs: Any = found.get("cohort")
-        whole = isinstance(pairs, list) and all(
-            isinstance(pair, list) and len(pair) == 2 and all(_is_count(number, 2**64) for number in pair)
-            for pair in pairs
-        )
-        if not whole or not _is_count(found.get("round"), 2**31) or not _is_count(found.get("samples"), 2**53):
-            raise Refusal("was not told whom to mask among")
-        texts = found.get("federation"), found.get("model")
-        if not all(isinstance(text, str) and re.fullmatch(r"[0-9A-Za-z_-]{1,64}", text) for text in texts):
-            raise Refusal("was not told which federation or model to mask for")
-        cohort: dict[int, int] = dict(pairs)
-        if len(cohort) < len(pairs) or len(set(cohort.values())) < len(pairs):
-            raise Refusal("was told of a client or node twice in one round")
-        return cls(str(texts[0]), found["round"], cohort, found["samples"], str(texts[1]))
 
 
 @dataclass(frozen=True)
@@ -146,7 +112,3 @@ def joined_as(site: Site, federation: str) -> str:
     if not isinstance(told, dict):
         raise Refusal("has not joined this federation, or its state folder is gone")
     return joined(told.get("card"), initial)
-
-
-def _is_count(value: Any, below: int) -> bool:
-    return type(value) is int and 0 <= value < below

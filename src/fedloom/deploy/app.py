@@ -27,6 +27,7 @@ class Settings:
     resume: bool = False
     test: str = ""
     scale: float = 255.0
+    confirm: str = ""  # the fingerprint of what sites claim, as the operator saw it
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> Settings:

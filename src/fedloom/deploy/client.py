@@ -13,8 +13,9 @@ from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_CONFI
 from fedloom.deploy import app
 from fedloom.deploy.agreement import Credentials
 from fedloom.deploy.masking import is_masking, mask
+from fedloom.deploy.schema import SAID, Order, outgoing, parse_order, plain
 from fedloom.deploy.site import Node, Refusal, Site
-from fedloom.deploy.wire import pack, unpack
+from fedloom.deploy.wire import Arrays, pack, text_of
 from fedloom.errors import FedloomError
 from fedloom.recipe import Recipe
 
@@ -33,15 +34,16 @@ def answer(recipe: Recipe, message: Message, context: Context) -> Message:
     number = context.node_config.get("partition-id")
     told = {"client": number if isinstance(number, int) else None, "digest": recipe.digest()}
     try:
-        order, groups = unpack(message.content, beside=RECORD_KEY_CONFIGS)
+        order = _order(message)
+        arrays = Arrays(message.content, RECORD_KEY_CONFIGS, recipe.deploy.max_message_mb * 2**20)
         site = Site(recipe, Node.of(context.node_config, recipe.clients))
         credentials = Credentials.of(site)
         if is_masking(message):
-            hidden, said = mask(site, credentials, order, groups, message, context)
+            hidden, said = mask(site, credentials, order, arrays, message, context)
             content = pack({**told, "report": {}}, **hidden, **{RECORD_KEY_CONFIGS: said})
             return Message(content, reply_to=message)
-        report, sent = site.answer(order, groups)
-        return Message(pack({**told, "report": report}, **sent), reply_to=message)
+        report, sent = site.answer(order, arrays)
+        return Message(pack({**told, "report": outgoing(report)}, **sent), reply_to=message)
     except Refusal as error:
         log(WARNING, "fedloom: this node %s", error)
         reason = str(error)
@@ -51,4 +53,11 @@ def answer(recipe: Recipe, message: Message, context: Context) -> Message:
         else:
             log(ERROR, "fedloom: the job failed", exc_info=error)
         reason = f"failed ({type(error).__name__}); the node's own log says why"
-    return Message(pack({**told, "refused": reason}), reply_to=message)
+    return Message(pack({**told, "refused": plain(reason, SAID)}), reply_to=message)
+
+
+def _order(message: Message) -> Order:
+    try:
+        return parse_order(text_of(message.content))
+    except FedloomError as error:
+        raise Refusal(f"got an order that it cannot read: {error}") from None

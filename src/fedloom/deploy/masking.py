@@ -13,7 +13,6 @@ An upload is checked here, by the node itself, since nobody else can look at it.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from logging import WARNING
 from typing import Any
@@ -28,12 +27,14 @@ from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_CONFI
 from flwr.common.secure_aggregation.secaggplus_utils import share_keys_plaintext_separate
 from torch import Tensor
 
-from fedloom.deploy.agreement import Agreement, Credentials, Terms, joined_as, remember_sum
+from fedloom.deploy.agreement import Agreement, Credentials, joined_as, remember_sum
 from fedloom.deploy.checked import Tensors
 from fedloom.deploy.masks import masked
 from fedloom.deploy.quorum import counts, floor
-from fedloom.deploy.site import Refusal, Resident, Site
+from fedloom.deploy.schema import Keys, Order, Terms, Train
+from fedloom.deploy.site import Refusal, Resident, Site, read
 from fedloom.deploy.summand import UNITS, Cohort, Summand
+from fedloom.deploy.wire import Arrays
 from fedloom.engine.cohort import drawn
 from fedloom.engine.server import flaw
 from fedloom.recipe import SecAgg
@@ -64,12 +65,7 @@ def is_masking(message: Message) -> bool:
 
 
 def mask(
-    site: Site,
-    credentials: Credentials | None,
-    order: Mapping[str, Any],
-    groups: Mapping[str, Tensors],
-    message: Message,
-    context: Context,
+    site: Site, credentials: Credentials | None, order: Order, arrays: Arrays, message: Message, context: Context
 ) -> Reply:
     """One of the five stages."""
     site.agree(order)
@@ -77,17 +73,20 @@ def mask(
     if settings is None or not isinstance(said, ConfigRecord):
         raise Refusal("has a recipe without secure aggregation")
     stage = said.get(Key.STAGE)
+    if stage == Stage.COLLECT_MASKED_VECTORS:
+        return _upload(Round.recall(site, settings, credentials, context), order, arrays, said, context)
+    if not isinstance(order, Keys):
+        raise Refusal(f"was asked to mask the answer to {order.kind!r}")
+    read(arrays, {})
     if stage == Stage.SETUP:
         return {}, _setup(Round.begin(site, settings, credentials, order, said, message), message, context)
     round = Round.recall(site, settings, credentials, context)
-    if stage == Stage.COLLECT_MASKED_VECTORS:
-        return _upload(round, order, groups, said, context)
     if stage == CONFIRM:
         return {}, _confirm(round, said, context)
     if stage == Stage.SHARE_KEYS:
         message.content[RECORD_KEY_CONFIGS] = _believed(round, said, _state(context))
     if stage == Stage.UNMASK:
-        _check_unmasking(round, said, order.get("signed"), context)
+        _check_unmasking(round, said, order, context)
     reply = secaggplus_mod(message, context, _never)
     return {}, reply.content.config_records[RECORD_KEY_CONFIGS]
 
@@ -125,12 +124,14 @@ class Round:
         site: Site,
         settings: SecAgg,
         credentials: Credentials | None,
-        order: Mapping[str, Any],
+        order: Keys,
         said: ConfigRecord,
         message: Message,
     ) -> Round:
         """Refuse a round that is not one of the recipe's."""
-        terms, recipe = Terms.of(order.get("terms")), site.recipe
+        if order.terms is None:
+            raise Refusal("was not told whom to mask among")
+        terms, recipe = order.terms.terms(), site.recipe
         if not 1 <= terms.round <= recipe.rounds:
             raise Refusal(f"was asked to mask in round {terms.round}, and the recipe has {recipe.rounds}")
         least, most, asked = floor(settings, recipe.cohort_size), recipe.cohort_size, len(terms.cohort)
@@ -217,7 +218,7 @@ def _confirm(round: Round, said: ConfigRecord, context: Context) -> ConfigRecord
     return ConfigRecord({SIGNATURE: round.agreement.sign_sum(given)})
 
 
-def _check_unmasking(round: Round, said: ConfigRecord, signed: Any, context: Context) -> None:
+def _check_unmasking(round: Round, said: ConfigRecord, order: Keys, context: Context) -> None:
     """The seed of a node is for the sum it is in, its key for one it is not in: both together would show its upload."""
     state = _state(context)
     there: Any = said.get(Key.ACTIVE_NODE_ID_LIST)
@@ -232,34 +233,25 @@ def _check_unmasking(round: Round, said: ConfigRecord, signed: Any, context: Con
         raise Refusal(f"was asked to unmask a sum of {len(there)} sites, and {round.least} are needed")
     if round.agreement is not None:
         clients = round.clients
-        _check_quorum(round, round.agreement, sorted(clients[node] for node in there), signed, context)
+        _check_quorum(round, round.agreement, sorted(clients[node] for node in there), order, context)
 
 
-def _check_quorum(round: Round, agreement: Agreement, listed: list[int], signed: Any, context: Context) -> None:
+def _check_quorum(round: Round, agreement: Agreement, listed: list[int], order: Keys, context: Context) -> None:
     """Enough sites signed the list that this node signed, so that no other list of the round can have as many."""
     if context.state.config_records[STATE].get(CLIENTS) != listed:
         raise Refusal("was asked to unmask another sum than it confirmed")
-    given = signed if isinstance(signed, dict) else {}
-    valid = sum(agreement.verifies_sum(client, listed, _bytes(given.get(str(client)))) for client in listed)
+    given = {client: bytes.fromhex(signature) for client, signature in order.signed}
+    valid = sum(agreement.verifies_sum(client, listed, given.get(client, b"")) for client in listed)
     if valid < round.least:
         raise Refusal(f"was shown {valid} signatures of sites that confirm the sum, and {round.least} are needed")
 
 
-def _bytes(value: Any) -> bytes:
-    try:
-        return bytes.fromhex(value) if isinstance(value, str) else b""
-    except ValueError:
-        return b""
-
-
-def _upload(
-    round: Round, order: Mapping[str, Any], groups: Mapping[str, Tensors], said: ConfigRecord, context: Context
-) -> Reply:
+def _upload(round: Round, order: Order, arrays: Arrays, said: ConfigRecord, context: Context) -> Reply:
     """Train as in any round, and mask what comes out."""
     site, settings, terms = round.site, round.settings, round.terms
-    if order.get("kind") != "train":
-        raise Refusal(f"was asked to mask the answer to {order.get('kind')!r}")
-    if order.get("federation") != terms.federation or _round_of(order) != terms.round:
+    if not isinstance(order, Train):
+        raise Refusal(f"was asked to mask the answer to {order.kind!r}")
+    if (order.federation, order.arguments.round) != (terms.federation, terms.round):
         raise Refusal(f"was asked to train for another round than round {terms.round}, which its masks are for")
     state = _state(context)
     check_stage(state.current_stage, said)
@@ -267,7 +259,7 @@ def _upload(
     check_configs(state.current_stage, said)
     others = _take_shares(state, said, round.least)
     resident = Resident.of(site, terms.federation)
-    report, sent = resident.work(order, groups)
+    report, sent = resident.work(order, arrays)
     experiment = resident.worker.experiment
     if round.agreement is not None and resident.joined != round.agreement.common["joined"]:
         raise Refusal("joined anew since it signed what it joined with")
@@ -287,11 +279,6 @@ def _upload(
     hidden: Tensor = torch.from_numpy(masked(vector, state.rd_seed, state.nid, state.sk1, public).view("int32"))
     context.state.config_records[RECORD_KEY_STATE] = ConfigRecord(state.to_dict())
     return {MASKED: {"sum": hidden}}, ConfigRecord({})
-
-
-def _round_of(order: Mapping[str, Any]) -> Any:
-    arguments = order.get("arguments")
-    return arguments.get("round") if isinstance(arguments, dict) else None
 
 
 def _take_shares(state: SecAggPlusState, said: ConfigRecord, least: int) -> list[int]:

@@ -5,22 +5,25 @@ What the server computes itself (tests on its own images, its own training) goes
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from flwr.app import ConfigRecord
 from torch import Tensor
 
-from fedloom.deploy.agreement import Terms
 from fedloom.deploy.checked import Tensors, fit
+from fedloom.deploy.masking import MASKED
 from fedloom.deploy.post import SLOWEST, Post
 from fedloom.deploy.quorum import floor
+from fedloom.deploy.schema import Acted, Card, Facts, Message, Reply, Terms, Tested
 from fedloom.deploy.secure import Heard, Order, SecureRound, in_rows
-from fedloom.deploy.site import Card
 from fedloom.deploy.summand import Summand
-from fedloom.engine.arena import prefixed, scoped
+from fedloom.deploy.wire import Expected
+from fedloom.engine.arena import Item, prefixed, scoped
 from fedloom.engine.board import Board
 from fedloom.engine.lanes import Job, Lanes, Report
 from fedloom.engine.ledger import Ledger
@@ -111,27 +114,27 @@ class Nodes:
             if isinstance(answer, str):
                 self.note(f"node {node} did not join: {answer}")
                 continue
-            told, client = answer[0], answer[0].get("client")
-            if not isinstance(client, int) or not 0 <= client < self.experiment.recipe.clients:
-                self.note(f"node {node} did not join: it says to be client {client!r}")
+            told, client = answer[0], answer[0].client
+            if client is None or client >= self.experiment.recipe.clients:
+                self.note(f"node {node} did not join: it says to be client {client}")
                 continue
-            reason = told.get("refused") or self._unfit(client, told.get("report"))
+            reason = told.refused or self._unfit(client, told.report)
             if reason is None and (other := self.members.get(client)) and self._alive(other):
                 self.note(f"node {node} did not join: client {client} is {other} already")
             elif reason is not None:
-                self.refused[client] = str(reason)
+                self.refused[client] = reason
                 self.note(f"client {client} (node {node}) did not join: it {reason}")
             else:
-                self.members[client] = Member(node, str(told["report"].get("name", ""))[:80])
+                self.members[client] = Member(node, told.report.name if isinstance(told.report, Facts) else "")
                 self.refused.pop(client, None)
 
-    def _unfit(self, client: int, report: Any) -> str | None:
+    def _unfit(self, client: int, report: Message) -> str | None:
         """Whether a site is the one the federation began with."""
         partition = self.experiment.partition
         for field, count in (("train", len(partition.train(client))), ("test", len(partition.test(client)))):
-            found = report.get(field) if isinstance(report, dict) else None
+            found = getattr(report, field, None)
             if found != count:
-                return f"has {found!r} {field} images, and {count} belong to client {client}"
+                return f"has {found} {field} images, and {count} belong to client {client}"
         return None
 
     def _alive(self, member: Member) -> bool:
@@ -166,7 +169,7 @@ class Nodes:
         if jobs[0].kind == "train" and self.deploy.secure_aggregation is not None:
             taken = self._summed(orders, {node: jobs[i] for node, i in place.items()}, number, heard)
         else:
-            answers = self.post.exchange(orders, self.deploy.timeout, number, heard)
+            answers = self.post.exchange(orders, self.deploy.timeout, number, heard, self._expected(jobs[0]))
             taken = {
                 node: answer if isinstance(answer, str) else self._take(jobs[place[node]], *answer)
                 for node, answer in answers.items()
@@ -175,6 +178,10 @@ class Nodes:
             if isinstance(report, str):
                 member = self._leave(jobs[place[node]].arguments["client"], node)
                 report = {"lost": f"{member.name}: {report}" if member.name else report}
+                if jobs[0].kind == "client":  # a round's line names lost uploads; a lost test has no other place
+                    self.note(
+                        f"the test of client {jobs[place[node]].arguments['client']} does not count: {report['lost']}"
+                    )
             reports[place[node]] = report
         return reports
 
@@ -189,30 +196,33 @@ class Nodes:
         """Train under secure aggregation: what comes on the board, in every client's row, is the mean of those in the sum."""
         settings, recipe = self.deploy.secure_aggregation, self.experiment.recipe
         assert settings is not None
+        summand = Summand(self.experiment, settings)
+        vector = Item("its masked vector", (summand.length,), torch.int32, 0, 4 * summand.length)
 
         def send(orders: Mapping[int, Order], said: Mapping[int, ConfigRecord]) -> dict[int, Heard | str]:
             trains = any(order["kind"] == "train" for order, _ in orders.values())
-            answers = self.post.exchange_keys(orders, said, self.deploy.timeout, number, heard if trains else None)
+            answers = self.post.exchange_keys(
+                orders,
+                said,
+                self.deploy.timeout,
+                number,
+                heard if trains else None,
+                {MASKED: {"sum": vector}} if trains else {},
+            )
             found: dict[int, Heard | str] = {}
             for node, answer in answers.items():
                 if isinstance(answer, str):
                     found[node] = answer
-                elif "refused" in answer[0]:
-                    found[node] = f"it {str(answer[0]['refused'])[:500]}"
-                elif answer[0].get("client") != jobs[node].arguments["client"]:
-                    found[node] = f"it answers for client {answer[0].get('client')!r}"
+                elif reason := _foreign(answer[0], jobs[node].arguments["client"]):
+                    found[node] = reason
                 else:
                     found[node] = answer[1], answer[2]
             return found
 
         samples = {node: len(self.experiment.training(job.arguments["client"], number)) for node, job in jobs.items()}
-        cohort, least = (
-            {job.arguments["client"]: node for node, job in jobs.items()},
-            floor(settings, recipe.cohort_size),
-        )
-        model, federation = digest(self.board.down), self.card.sites.federation
-        terms = Terms(federation, number, cohort, sum(samples.values()), model)
-        summand = Summand(self.experiment, settings)
+        cohort = {job.arguments["client"]: node for node, job in jobs.items()}
+        least, model = floor(settings, recipe.cohort_size), digest(self.board.down)
+        terms = Terms(self.card.sites.federation, number, cohort, sum(samples.values()), model)
         summed = SecureRound(settings, least, terms, summand, self.board.down, send, orders, samples).run()
         taken: dict[int, Report | str] = {node: {"lost": f"secure aggregation: {summed.failure}"} for node in orders}
         taken |= summed.lost
@@ -271,23 +281,37 @@ class Nodes:
             if name not in fixed or not bool((tensor == fixed[name]).all())
         }
 
-    def _take(self, job: Job, told: dict[str, Any], groups: dict[str, Tensors]) -> Report | str:
-        """Check an answer and put its tensors on the board; or why it is not accepted."""
-        if "refused" in told:
-            return f"it {str(told['refused'])[:500]}"
-        report, client, messages = told.get("report"), job.arguments["client"], self.experiment.messages
-        if told.get("client") != client or not isinstance(report, dict):
-            return f"it answers for client {told.get('client')!r}"
-        reason: str | None = None
+    def _expected(self, job: Job) -> Expected:
+        """The tensors that an answer may bring, and no others."""
+        messages = self.experiment.messages
         if job.kind in ("train", "act"):
-            reason = fit(groups.pop("up", {}), messages.up, self.board.up_rows[job.arguments["row"]])
+            return {"up": messages.up.by_name}
+        if job.kind == "tell":
+            own = job.arguments["part"] + "."
+            return {"findings": {name: it for name, it in messages.findings.by_name.items() if name.startswith(own)}}
+        return {}
+
+    def _take(self, job: Job, reply: Reply, groups: dict[str, Tensors]) -> Report | str:
+        """Check an answer and put its tensors on the board; or why it is not accepted."""
+        client, messages = job.arguments["client"], self.experiment.messages
+        reason = _foreign(reply, client) or self._miscounted(job, reply.report)
+        if reason:
+            return reason
+        if job.kind in ("train", "act"):
+            reason = fit(groups.get("up", {}), messages.up, self.board.up_rows[job.arguments["row"]])
         if job.kind == "tell":
             row, part = job.arguments["row"], job.arguments["part"]
             here = {name: t for name, t in self.board.findings(row).items() if not name.startswith(part + ".")}
-            reason = fit({**here, **groups.pop("findings", {})}, messages.findings, self.board.finding_rows[row])
-        if reason or groups:
-            return reason or f"{next(iter(groups))} was not asked for"
-        return _sound(job.kind, report)
+            reason = fit({**here, **groups.get("findings", {})}, messages.findings, self.board.finding_rows[row])
+        return reason or _report(reply.report)
+
+    def _miscounted(self, job: Job, report: Message) -> str | None:
+        """A site tests on all of its test images, whose number is known."""
+        if isinstance(report, Tested):
+            held = len(self.experiment.at(job.arguments["round"]).partition.test(job.arguments["client"]))
+            if report.total != held:
+                return f"it tested on {report.total} images, and it has {held}"
+        return None
 
     def hand_out(self, served: Mapping[str, Tensor]) -> None:
         """Give every site the served model to keep."""
@@ -302,26 +326,21 @@ class Nodes:
         for client in range(self.experiment.recipe.clients):
             site = self.members.get(client)
             answer = answers[site.node] if site else self._absence(client)
-            if not isinstance(answer, str) and "refused" in answer[0]:
-                answer = f"it {answer[0]['refused']}"
-            if isinstance(answer, str):
-                self.note(f"client {client} did not get the final model: {answer}")
+            reason = answer if isinstance(answer, str) else _foreign(answer[0], client)
+            if reason:
+                self.note(f"client {client} did not get the final model: {reason}")
 
 
-def _sound(kind: str, report: dict[str, Any]) -> Report | str:
-    """The numbers that a report is used for, and no others."""
-    kinds: dict[str, dict[str, tuple[type, ...]]] = {
-        "train": {"loss": (int, float), "steps": (int,), "seconds": (int, float)},
-        "act": {"loss": (int, float), "steps": (int,)},
-        "tell": {},
-        "client": {"correct": (int,), "total": (int,)},
-    }
-    wanted = kinds[kind]
-    for name, types in wanted.items():
-        value: Any = report.get(name)
-        known = isinstance(value, types) and not isinstance(value, bool)
-        if not known or (name != "loss" and not 0 <= float(value) < 2**53):
-            return f"its {name} is {value!r}"
-    if kind == "client" and report["correct"] > report["total"]:
-        return f"it has {report['correct']} of {report['total']} right"
-    return {name: report[name] for name in wanted}
+def _foreign(reply: Reply, client: int) -> str | None:
+    """Why a reply is not an answer of this client's."""
+    if reply.refused is not None:
+        return f"it {reply.refused}"
+    return None if reply.client == client else f"it answers for client {reply.client}"
+
+
+def _report(report: Message) -> Report:
+    """The numbers as the engine takes them from a lane."""
+    found = report.model_dump()
+    if isinstance(report, Acted) and report.loss is None:
+        found["loss"] = math.nan
+    return found

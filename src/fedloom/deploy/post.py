@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_CONFIGS
 from flwr.serverapp import Grid
 
 from fedloom.deploy.checked import Tensors
+from fedloom.deploy.schema import Reply, parse_reply, plain
 from fedloom.deploy.secure import Order
-from fedloom.deploy.wire import pack, unpack
+from fedloom.deploy.wire import Arrays, Expected, pack, text_of
 from fedloom.errors import FedloomError
 
 # Flower's name for a kind of job; else it is a query
@@ -20,7 +20,8 @@ TYPES = {"train": "train", "act": "train", "keys": "train", "client": "evaluate"
 POLL, SLOWEST = 0.1, 1.0  # seconds between looks for answers
 GRACE = 30.0  # seconds that Flower keeps a message longer than it is waited for, so that the reason is ours
 
-Answers = dict[int, tuple[dict[str, Any], dict[str, Tensors]] | str]  # node -> what it said, or why it said nothing
+Answer = tuple[Reply, dict[str, Tensors]]  # what a node said, and tensors of the shapes that were asked for
+Answers = dict[int, Answer | str]  # by node; or why there is none
 
 
 class Post:
@@ -38,12 +39,19 @@ class Post:
         timeout: float,
         round: int = 0,
         heard: Callable[[int], None] | None = None,
+        expected: Expected | None = None,
     ) -> Answers:
-        """Send each node its order and wait for all answers, at most this many seconds."""
+        """Send each node its order and wait for all answers, at most this many seconds.
+
+        `expected`: the tensors that an answer may bring; none by default.
+        """
         packed = {node: pack({**order, "digest": self.digest}, **groups) for node, (order, groups) in orders.items()}
         kinds = {node: str(order["kind"]) for node, (order, _) in orders.items()}
         replies = self._send(packed, kinds, timeout, round, heard)
-        return {node: reply if isinstance(reply, str) else self._read(reply) for node, reply in replies.items()}
+        return {
+            node: reply if isinstance(reply, str) else self._read(reply, kinds[node], expected or {})
+            for node, reply in replies.items()
+        }
 
     def exchange_keys(
         self,
@@ -52,16 +60,19 @@ class Post:
         timeout: float,
         round: int,
         heard: Callable[[int], None] | None = None,
-    ) -> dict[int, tuple[dict[str, Any], ConfigRecord, dict[str, Tensors]] | str]:
+        expected: Expected | None = None,
+    ) -> dict[int, tuple[Reply, ConfigRecord, dict[str, Tensors]] | str]:
         """The same for a stage of secure aggregation: with what Flower's protocol says beside the order, and answers."""
         packed = {
             node: pack({**order, "digest": self.digest}, **groups, **{RECORD_KEY_CONFIGS: said[node]})
             for node, (order, groups) in orders.items()
         }
         kinds = {node: str(order["kind"]) for node, (order, _) in orders.items()}
-        found: dict[int, tuple[dict[str, Any], ConfigRecord, dict[str, Tensors]] | str] = {}
+        found: dict[int, tuple[Reply, ConfigRecord, dict[str, Tensors]] | str] = {}
         for node, reply in self._send(packed, kinds, timeout, round, heard).items():
-            answer = reply if isinstance(reply, str) else self._read(reply, RECORD_KEY_CONFIGS)
+            answer = (
+                reply if isinstance(reply, str) else self._read(reply, kinds[node], expected or {}, RECORD_KEY_CONFIGS)
+            )
             if isinstance(reply, str) or isinstance(answer, str):
                 found[node] = str(answer)
                 continue
@@ -103,13 +114,13 @@ class Post:
             found[node] = f"no answer within {timeout:g} s"
         return found
 
-    def _read(self, reply: Message, beside: str | None = None) -> tuple[dict[str, Any], dict[str, Tensors]] | str:
+    def _read(self, reply: Message, kind: str, expected: Expected, beside: str | None = None) -> Answer | str:
         if reply.has_error():
-            return f"Flower says: {(reply.error.reason or f'error {reply.error.code}')[:120]}"
+            return f"Flower says: {plain(reply.error.reason or f'error {reply.error.code}', 120)}"
         try:
-            told, groups = unpack(reply.content, beside)
+            said = parse_reply(text_of(reply.content), kind, masked=beside is not None)
+            if said.digest != self.digest:
+                return f"it has recipe {said.digest}, the server {self.digest}"
+            return said, Arrays(reply.content, beside).read({} if said.refused is not None else expected)
         except FedloomError as error:
             return str(error)
-        if told.get("digest") != self.digest:
-            return f"it has recipe {told.get('digest')}, the server {self.digest}"
-        return told, groups

@@ -48,6 +48,7 @@ resume = false # carry on what is in it
 data = "{data}" # split: every node takes its share of the recipe's data | sites: every node gives data="…"
 test = "{test}" # sites only: an npz with test images for the server; empty: the sites test
 scale = {scale} # sites only: inputs are x / scale, then normalised as the recipe says
+confirm = "" # sites only: the fingerprint of what sites claim to hold; without it the server prints the table and stops
 """
 
 MODULE = '''\
@@ -72,6 +73,9 @@ A node's settings (`--node-config`): `partition-id` (which client it is), `name`
 (PATH.npz or a folder of pictures; only with data = "sites"), `state` (where it keeps its memory; else $FEDLOOM_SITES
 or ~/.fedloom/sites), `recipe` (the only digest it takes part in), `device`, `roster` and `key` (files with all sites'
 public keys and with its own private key, for secure aggregation).
+
+With data = "sites" the server prints what the sites claim to hold and stops, until `confirm` in pyproject.toml (or
+`--run-config 'confirm="…"'`) holds the fingerprint that it printed.
 """
 
 

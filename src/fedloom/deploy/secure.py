@@ -24,11 +24,11 @@ from flwr.common.secure_aggregation.secaggplus_constants import Key, Stage
 from flwr.supercore.primitives.asymmetric import bytes_to_public_key
 from torch import Tensor
 
-from fedloom.deploy.agreement import Terms
 from fedloom.deploy.checked import Tensors
 from fedloom.deploy.masking import CLIENTS, CONFIRM, MASKED, SIGNATURE, numbers
 from fedloom.deploy.masks import Numbers, unmasked
 from fedloom.deploy.quorum import counts
+from fedloom.deploy.schema import Terms
 from fedloom.deploy.summand import Cohort, Sum, Summand
 from fedloom.errors import FedloomError
 from fedloom.recipe import SecAgg
@@ -176,7 +176,7 @@ class SecureRound:
     def _unmask(self, total: Numbers, there: set[int], gone: set[int], confirmed: Mapping[int, str]) -> Sum:
         said = {}
         order: Order = (
-            {"kind": "keys", "signed": {str(self.client[node]): text for node, text in confirmed.items()}},
+            {"kind": "keys", "signed": [[self.client[node], text] for node, text in sorted(confirmed.items())]},
             {},
         )
         for node in sorted(confirmed) if self.settings.authenticated else sorted(there):

@@ -14,18 +14,18 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from fedloom.data import load
-from fedloom.deploy import app
+from fedloom.deploy import app, claims
 from fedloom.deploy.app import Settings
 from fedloom.deploy.nodes import Nodes
 from fedloom.deploy.post import Post
-from fedloom.deploy.site import Card
+from fedloom.deploy.schema import Card, Facts, Reply
 from fedloom.engine.board import Board
 from fedloom.engine.folder import RunFolder, create, refuse_existing
 from fedloom.engine.lanes import Lanes
 from fedloom.engine.ledger import Ledger
 from fedloom.engine.rounds import Federation
 from fedloom.engine.setup import Experiment, one_thread, prepare
-from fedloom.engine.sites import Sites, joined_names, sized
+from fedloom.engine.sites import Sites, sized
 from fedloom.engine.state import State
 from fedloom.engine.worker import Worker
 from fedloom.errors import FedloomError, TooFew
@@ -73,12 +73,12 @@ def _new(recipe: Recipe, settings: Settings, path: Path, grid: Grid, watcher: Li
         return experiment, create(experiment, path, sites)
     tested = load(settings.test, recipe.data.resize) if settings.test else None
     found = _hello(Post(grid, recipe.digest()), recipe, watcher)
-    names = joined_names([tuple(site["class_names"]) for site in found])
-    shape = tuple(found[0]["shape"])
+    shape, names = claims.agreed(found, recipe.deploy)
+    claims.confirm(found, recipe, settings.confirm, watcher.say)
     if tested is not None:
         names, shape = tested.class_names, tested.shape
     sites = Sites(federation, "sites", shape, names, settings.scale, settings.test or None)
-    partition = sized([site["train"] for site in found], [site["test"] for site in found])
+    partition = sized([site.train for site in found], [site.test for site in found])
     experiment = prepare(told, partition, images=sites.images(tested))
     app.check_federated(experiment)
     return experiment, create(experiment, path, sites)
@@ -102,10 +102,10 @@ def _resumed(
     return experiment, folder
 
 
-def _hello(post: Post, recipe: Recipe, watcher: Lines) -> list[dict[str, Any]]:
-    """What every site says of its data, in the order of clients; all of them are needed to begin."""
+def _hello(post: Post, recipe: Recipe, watcher: Lines) -> list[Facts]:
+    """What every site claims about its data, in the order of clients; all of them are needed to begin."""
     until = time.monotonic() + recipe.deploy.join_timeout
-    found: dict[int, dict[str, Any]] = {}
+    found: dict[int, Facts] = {}
     troubles: dict[int, str] = {}
     asked: set[int] = set()
     while len(found) < recipe.clients:
@@ -126,26 +126,16 @@ def _hello(post: Post, recipe: Recipe, watcher: Lines) -> list[dict[str, Any]]:
     return [found[client] for client in range(recipe.clients)]
 
 
-def _take_hello(recipe: Recipe, told: dict[str, Any], found: dict[int, dict[str, Any]]) -> str | None:
-    client, report = told.get("client"), told.get("report")
-    if "refused" in told:
-        return f"it {told['refused']}"
-    if not isinstance(client, int) or not 0 <= client < recipe.clients or client in found:
-        return f"it says to be client {client!r}" + (", who is there already" if client in found else "")
-    if not isinstance(report, dict) or not all(
-        isinstance(report.get(name), int) and report[name] >= 1 for name in ("train", "test")
-    ):
-        return "it does not say how many images it has"
-    names, shape = report.get("class_names"), report.get("shape")
-    if (
-        not isinstance(names, list)
-        or not all(isinstance(name, str) for name in names)
-        or not 1 <= len(names) <= 100_000
-    ):
-        return "it does not say which classes it has"
-    if not isinstance(shape, list) or len(shape) != 3 or not all(isinstance(n, int) and n > 0 for n in shape):
-        return "it does not say which shape its images have"
-    found[client] = report
+def _take_hello(recipe: Recipe, reply: Reply, found: dict[int, Facts]) -> str | None:
+    client, facts = reply.client, reply.report
+    if reply.refused is not None:
+        return f"it {reply.refused}"
+    if client is None or client >= recipe.clients or client in found:
+        return f"it says to be client {client}" + (", who is there already" if client in found else "")
+    assert isinstance(facts, Facts)
+    if reason := claims.excessive(facts, recipe.deploy):
+        return reason
+    found[client] = facts
     return None
 
 

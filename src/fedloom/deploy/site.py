@@ -10,8 +10,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +21,14 @@ from torch import Tensor
 from fedloom import __version__
 from fedloom.data import ImageSet, Pipeline, load
 from fedloom.deploy.checked import Tensors, fit
+from fedloom.deploy.schema import NAME, Act, Card, Hello, Join, Order, Train, Work, plain, shown
+from fedloom.deploy.wire import Arrays, Expected
 from fedloom.engine.arena import prefixed, scoped
 from fedloom.engine.board import Board
 from fedloom.engine.files import read_tensors, write, write_tensors
 from fedloom.engine.lanes import keep_freed_memory, perform
 from fedloom.engine.setup import Experiment, Public, one_thread, prepare
-from fedloom.engine.sites import Sites, alone, fitted
+from fedloom.engine.sites import alone, fitted
 from fedloom.engine.worker import Worker, memory_to_act_on
 from fedloom.errors import FedloomError
 from fedloom.recipe import Recipe
@@ -74,25 +76,6 @@ class Node:
         return self.root / federation / f"client-{self.client:06d}"
 
 
-@dataclass(frozen=True)
-class Card:
-    """What the server tells every site about the federation, beside the recipe."""
-
-    sites: Sites
-    samples: int  # of all clients
-    public: int
-    labelled: bool
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def of(cls, given: Mapping[str, Any]) -> Card:
-        sites = dict(given["sites"])
-        sites.update(shape=tuple(sites["shape"]), class_names=tuple(sites["class_names"]))
-        return cls(Sites(**sites), int(given["samples"]), int(given["public"]), bool(given["labelled"]))
-
-
 class Site:
     """One node in one federation."""
 
@@ -101,24 +84,25 @@ class Site:
         self.recipe = recipe if node.device is None else recipe.changed(device=node.device)
         self.node = node
 
-    def agree(self, order: Mapping[str, Any]) -> None:
+    def agree(self, order: Order) -> None:
         """Refuse an order that is not about the recipe that this site agreed to."""
         if self.node.recipe is not None and self.node.recipe != self.digest:
             raise Refusal(f"takes part in recipe {self.node.recipe} only, and this is {self.digest}")
-        if order.get("digest") != self.digest:
-            raise Refusal(f"has recipe {self.digest}, the server {order.get('digest')}")
+        if order.digest != self.digest:
+            raise Refusal(f"has recipe {self.digest}, the server {order.digest}")
 
-    def answer(self, order: Mapping[str, Any], groups: Mapping[str, Tensors]) -> Answer:
+    def answer(self, order: Order, arrays: Arrays) -> Answer:
         """Do what the server asks, if it asks for the recipe that this site agreed to."""
         self.agree(order)
-        kind = order.get("kind")
-        if kind in OPEN and self.recipe.deploy.secure_aggregation is not None:
-            raise Refusal(f"was asked to {kind} without masks, and its recipe has secure aggregation")
-        if kind == "hello":
+        if order.kind in OPEN and self.recipe.deploy.secure_aggregation is not None:
+            raise Refusal(f"was asked to {order.kind} without masks, and its recipe has secure aggregation")
+        if isinstance(order, Hello):
             return self.facts(*self._own()), {}
-        if kind == "join":
-            return self.join(Card.of(order["card"]), groups.get("initial", {}))
-        return Resident.of(self, str(order.get("federation"))).work(order, groups)
+        if isinstance(order, Join):
+            return self.join(order.card.card(), _only(read(arrays, None), "initial"))
+        if isinstance(order, Work):
+            return Resident.of(self, order.federation).work(order, arrays)
+        raise Refusal(f"was asked for {order.kind} without masks")
 
     # joining
 
@@ -129,13 +113,15 @@ class Site:
         content = {"card": card.to_json(), "client": self.node.client, "recipe": self.recipe.to_yaml(), **node}
         write(home / "site.json", json.dumps(content, indent=2) + "\n")
         worker = Resident.of(self, card.sites.federation).worker
+        if unknown := set(initial) - set(worker.experiment.layout.entries):
+            raise Refusal(f"got first weights with {shown(min(unknown))}, which the recipe's net does not have")
         partition, client = worker.experiment.partition, self.node.client
         return self.facts(worker.experiment.images, len(partition.train(client)), len(partition.test(client))), {}
 
     def facts(self, images: ImageSet, train: int, test: int) -> dict[str, Any]:
         """All that a site tells about itself and its data."""
         return {
-            "name": self.node.name,
+            "name": plain(self.node.name, NAME),
             "train": train,
             "test": test,
             "shape": list(images.shape),
@@ -189,6 +175,20 @@ def joined(card: Any, initial: Mapping[str, Tensor]) -> str:
     return hashlib.sha256(f"{json.dumps(card, sort_keys=True)} {digest(initial)}".encode()).hexdigest()
 
 
+def read(arrays: Arrays, expected: Expected | None) -> dict[str, Tensors]:
+    """The tensors of an order; those that were not agreed on are refused before they are copied."""
+    try:
+        return arrays.read(expected)
+    except FedloomError as error:
+        raise Refusal(f"got a message whose tensors do not fit: {error}") from None
+
+
+def _only(groups: dict[str, Tensors], name: str) -> Tensors:
+    if unknown := set(groups) - {name}:
+        raise Refusal(f"got a message with {shown(min(unknown))}, which it does not know")
+    return groups.get(name, {})
+
+
 class Resident:
     """A worker and a board of one row, and the site's files. Kept between messages where the process lives on."""
 
@@ -219,27 +219,32 @@ class Resident:
         resident.home, resident.node = site.node.home(federation), site.node
         return resident
 
-    def work(self, order: Mapping[str, Any], groups: Mapping[str, Tensors]) -> Answer:
+    def work(self, order: Work, arrays: Arrays) -> Answer:
         """One job, as a lane does it."""
-        kind, arguments = order["kind"], {**order["arguments"], "client": self.node.client, "row": 0}
+        kind, arguments = order.kind, {**order.arguments.model_dump(), "client": self.node.client, "row": 0}
         messages, board = self.worker.experiment.messages, self.board
-        self._begin(order, groups)
+        self._begin(order, read(arrays, self._expected(order)))
         if kind == "keep":
             self._keep(order)
             return {}, {}
-        if kind not in TOLD:
-            raise Refusal(f"was asked for {kind!r}, which it does not know")
         done = perform(self.worker, board, 0, {"kind": kind, "arguments": arguments})
         report = {name: done[name] for name in TOLD[kind]}  # a lane says more of its time
         if kind == "tell":
             return report, {"findings": prefixed(scoped(board.findings(0), arguments["part"]), arguments["part"])}
-        if kind == "client":
-            return report, {}
-        if messages.memory.nbytes or messages.message.nbytes:
-            self._remember(int(order["into"]), order["keep"])
-        return report, {"up": board.up(0)}
+        if isinstance(order, Train | Act):
+            if messages.memory.nbytes or messages.message.nbytes:
+                self._remember(order.into, order.keep)
+            return report, {"up": board.up(0)}
+        return report, {}
 
-    def _begin(self, order: Mapping[str, Any], groups: Mapping[str, Tensors]) -> None:
+    def _expected(self, order: Work) -> Expected:
+        messages = self.worker.experiment.messages
+        if isinstance(order, Act):
+            own = order.arguments.part + "."
+            return {"message": {name: item for name, item in messages.message.by_name.items() if name.startswith(own)}}
+        return {"down": messages.down.by_name}
+
+    def _begin(self, order: Work, groups: Mapping[str, Tensors]) -> None:
         """Broadcast, memory, upload and message as they are when the job begins."""
         messages, board = self.worker.experiment.messages, self.board
         board.memory_rows[0].copy_(messages.memory_row)
@@ -247,10 +252,10 @@ class Resident:
             board.up(0)[name].copy_(first)
         for name, value in messages.fixed.items():
             board.down[f"fixed.{name}"].copy_(value)
-        board.down["round"].fill_(int(order.get("at", 0)))  # where the weights come from
-        if order.get("base") is not None:
-            self.recall(int(order["base"]), again=order["kind"] == "act")
-        if order["kind"] == "act":
+        board.down["round"].fill_(order.at)  # where the weights come from
+        if order.base is not None:
+            self.recall(order.base, again=order.kind == "act")
+        if isinstance(order, Act):
             self._rewind(order)
             # what was broadcast is remembered; the messages of other parts are left as they are
             sent = {**board.message, **groups.get("message", {})}
@@ -279,31 +284,31 @@ class Resident:
             if reason := fit(scoped(tensors, group), packing, row):
                 raise Refusal(f"has a memory of round {version} whose {reason}")
 
-    def _rewind(self, order: Mapping[str, Any]) -> None:
+    def _rewind(self, order: Act) -> None:
         """For a second act: what parts remember that will finish again, as it was before the round."""
         messages, row = self.worker.experiment.messages, self.board.memory_rows[0]
         after = row.clone()
         row.copy_(messages.memory_row)
-        if order.get("before") is not None:
-            self.recall(int(order["before"]))
-        method, part = self.worker.experiment.method, str(order["arguments"]["part"])
+        if order.before is not None:
+            self.recall(order.before)
+        method, part = self.worker.experiment.method, order.arguments.part
         row.copy_(memory_to_act_on(method, messages.memory, part, row, after))
 
-    def _remember(self, version: int, kept: list[int]) -> None:
+    def _remember(self, version: int, kept: Sequence[int]) -> None:
         board, messages = self.board, self.worker.experiment.messages
         tensors = prefixed(board.views(0).memory, "memory")
         if messages.message.nbytes:
             tensors |= {**prefixed(board.up(0), "up"), **prefixed(messages.down.views(board.down_row), "down")}
         whole = {name: tensor for name, tensor in tensors.items() if tensor.numel()}
         write_tensors(self._version(version), whole, durable=True)
-        wanted = {self._version(int(number)).name for number in (version, *kept)}
+        wanted = {self._version(number).name for number in (version, *kept)}
         for path in self.home.glob("memory-round-*.safetensors"):
             if path.name not in wanted:
                 path.unlink(missing_ok=True)
 
-    def _keep(self, order: Mapping[str, Any]) -> None:
+    def _keep(self, order: Work) -> None:
         """The run is over: the served model stays here, beside the memory that belongs to it."""
-        told = {"version": "" if order.get("base") is None else str(order["base"]), "round": str(order.get("at", 0))}
+        told = {"version": "" if order.base is None else str(order.base), "round": str(order.at)}
         views = self.worker.experiment.messages.down.views(self.board.down_row)
         down = {name: tensor for name, tensor in views.items() if tensor.numel()}
         write_tensors(self.home / "served.safetensors", down, told, durable=True)

@@ -45,6 +45,10 @@ class Packing:
         self.payload = sum(item.nbytes for item in self.items)  # without the padding between tensors
 
     @property
+    def by_name(self) -> dict[str, Item]:
+        return {item.name: item for item in self.items}
+
+    @property
     def names(self) -> list[str]:
         return [item.name for item in self.items]
 

@@ -27,7 +27,7 @@ from fedloom.data import ImageSet, Partition, load, stage_rounds
 from fedloom.engine.files import read_tensors, sweep, write, write_json, write_tensors
 from fedloom.engine.inputs import Inputs
 from fedloom.engine.setup import Experiment, about, prepare
-from fedloom.engine.sites import Sites
+from fedloom.engine.sites import Counted, Sites
 from fedloom.errors import FedloomError
 from fedloom.recipe import Recipe, read_recipe, recipe
 
@@ -80,7 +80,7 @@ class RunFolder:
         if told.get("data") != images.digest:
             raise FedloomError(f"data: {stored.data.name} is no longer what {self.path} was trained on")
         elsewhere = sites is not None and sites.data == "sites"
-        known = [Partition.load(self.partition)] if elsewhere else self.partitions(images)
+        known = [Counted.load(self.partition)] if elsewhere else self.partitions(images)
         experiment = prepare(stored, known, initial, images=images)
         return replace(experiment, origin=json.loads(told["origin"])) if "origin" in told else experiment
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from fedloom.engine.arena import Packing, scoped
+from fedloom.engine.shares import client_shares
 from fedloom.engine.state import State
 from fedloom.errors import FedloomError
 from fedloom.methods.part import Part
@@ -82,13 +83,12 @@ class RoundServer:
         self.state, self.accepted, self.asked, self.surveyed = state, list(uploads), ask, survey
         recipe = state.experiment.recipe
         self.lr, self.momentum = recipe.rate(state.round + 1), recipe.momentum
-        self._by_samples = recipe.weighting == "samples"
+        self._recipe = recipe
         self.down = self.up = 0  # bytes of second acts
 
     @property
     def shares(self) -> list[float]:
-        sizes = [upload.samples if self._by_samples else 1 for upload in self.accepted]
-        return [size / sum(sizes) for size in sizes]
+        return client_shares([upload.samples for upload in self.accepted], self._recipe)
 
     def drop(self, upload: Upload) -> None:
         self.accepted.remove(upload)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import zipfile
+import zlib
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -90,20 +93,59 @@ def joined_names(sites: list[tuple[str, ...]]) -> tuple[str, ...]:
     """The classes of all sites in one order: numbers by value, names by alphabet."""
     names = {name for site in sites for name in site}
     plain = all(name.isdecimal() for name in names)
-    return tuple(sorted(names, key=(lambda name: int(name)) if plain else None))
+    return tuple(sorted(names, key=(lambda name: (int(name), name)) if plain else None))
 
 
-def sized(train: list[int], test: list[int]) -> Partition:
-    """Who holds how many, where the images are elsewhere."""
-    offsets = offsets_of(np.array(train)), offsets_of(np.array(test))
-    return Partition(np.arange(offsets[0][-1]), offsets[0], np.arange(offsets[1][-1]), offsets[1])
+@dataclass(frozen=True, eq=False)
+class Counted(Partition):
+    """Number of samples of each client, where the samples are elsewhere: the offsets alone.
+
+    Every index is -1 and all of them share one number in memory, so what a site claims to hold costs nothing here. The
+    file's index arrays are empty.
+    """
+
+    def __post_init__(self) -> None:
+        for part in ("train", "test"):
+            offsets = np.asarray(getattr(self, f"{part}_offsets"))
+            if offsets.ndim != 1 or offsets.dtype.kind not in "iu" or len(offsets) != len(self.train_offsets):
+                raise FedloomError(f"partition: {part}_offsets is not a list of integers, one more than clients")
+            if len(offsets) < 2 or offsets[0] != 0 or (np.diff(offsets) < 0).any():
+                raise FedloomError(f"partition: {part}_offsets must rise from 0")
+            object.__setattr__(self, f"{part}_offsets", np.ascontiguousarray(offsets, dtype=np.int64))
+            object.__setattr__(self, f"{part}_index", np.broadcast_to(np.int64(-1), int(offsets[-1])))
+
+    @classmethod
+    def of(cls, train_offsets: np.ndarray, test_offsets: np.ndarray) -> Counted:
+        nothing = np.empty(0, dtype=np.int64)
+        return cls(nothing, train_offsets, nothing, test_offsets)
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        nothing = np.empty(0, dtype=np.int64)
+        return {**super().arrays(), "train_index": nothing, "test_index": nothing}
+
+    @classmethod
+    def load(cls, path: str | Path, images: ImageSet | None = None) -> Counted:
+        try:
+            with Path(path).open("rb") as file:
+                archive = np.load(file, allow_pickle=False)
+                return cls.of(archive["train_offsets"], archive["test_offsets"])
+        except FedloomError as error:
+            raise FedloomError(f"{path}: {error}") from error
+        except (OSError, EOFError, ValueError, KeyError, IndexError, zipfile.BadZipFile, zlib.error) as error:
+            raise FedloomError(f"{path} is not a partition ({error}); restore it from a copy") from error
+
+
+def sized(train: Sequence[int], test: Sequence[int]) -> Counted:
+    """Who holds how many, where the samples are elsewhere."""
+    return Counted.of(offsets_of(np.array(train)), offsets_of(np.array(test)))
 
 
 def alone(client: int, clients: int, images: ImageSet) -> Partition:
     """One client holds all images that are here, the others none."""
     counts = np.zeros((2, clients), dtype=np.int64)
     counts[:, client] = len(images.train_y), len(images.test_y)
-    return sized(counts[0].tolist(), counts[1].tolist())
+    train, test = offsets_of(counts[0]), offsets_of(counts[1])
+    return Partition(np.arange(train[-1]), train, np.arange(test[-1]), test)
 
 
 def _by(shape: tuple[int, int, int]) -> str:

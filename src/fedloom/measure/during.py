@@ -18,6 +18,7 @@ from torch import Tensor
 from fedloom.engine.files import append_line, keep_lines, read_lines
 from fedloom.engine.rounds import Federation
 from fedloom.engine.server import Upload
+from fedloom.engine.shares import client_shares
 from fedloom.measure.drift import drift
 from fedloom.measure.looking import Looker
 from fedloom.measure.numbers import plain
@@ -50,9 +51,7 @@ class Periodic:
             for upload, looked in zip(uploads, clients, strict=True)
             if looked is not None
         ]
-        total = sum(upload.samples for upload in uploads)
-        even = experiment.recipe.weighting == "uniform"
-        shares = [1 / len(uploads) if even else upload.samples / total for upload in uploads]
+        shares = client_shares([upload.samples for upload in uploads], experiment.recipe)
         self._line = {
             "round": state.round + 1,
             "clients": [upload.client for upload in uploads],

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from fedloom.engine.rounds import Federation
 from fedloom.engine.server import Upload
+from fedloom.engine.shares import client_shares
 from fedloom.measure import consistency, embedding
 from fedloom.measure.again import EnoughError
 from fedloom.measure.drift import Drift, drift
@@ -50,9 +51,7 @@ class Rehearsal:
         self.clients = list(self.local)
         self.samples = {upload.client: upload.samples for upload in uploads}
         self.steps = {upload.client: upload.steps for upload in uploads}
-        even = federation.experiment.recipe.weighting == "uniform"
-        sizes = [1 if even else upload.samples for upload in uploads]
-        shares = [size / sum(sizes) for size in sizes]
+        shares = client_shares([upload.samples for upload in uploads], federation.experiment.recipe)
         self.drift = drift(sent["w"], [upload.tensors["w"] for upload in uploads], shares)
         self.drifting = [upload.client for upload in uploads]
         board = federation.board

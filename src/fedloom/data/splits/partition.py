@@ -64,14 +64,17 @@ class Partition:
         offsets = offsets_of(np.array([len(row) for row in rows]))
         return Partition(np.concatenate(rows), offsets, self.test_index, self.test_offsets)
 
+    def arrays(self) -> dict[str, Index]:
+        """What a file holds of it."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
     def save(self, path: str | Path, **told: str) -> None:
         """The file appears whole or not at all. `told`: texts to keep beside the arrays, see `notes`."""
         path = Path(path)
         draft = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
         try:
             with draft.open("wb") as file:
-                content: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(self)}
-                content |= {name: np.array(text) for name, text in told.items()}
+                content: dict[str, Any] = self.arrays() | {name: np.array(text) for name, text in told.items()}
                 np.savez(file, **content)
                 file.flush()
                 os.fsync(file.fileno())
