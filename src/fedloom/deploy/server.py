@@ -16,6 +16,7 @@ from flwr.serverapp import Grid, ServerApp
 from fedloom.data import load
 from fedloom.deploy import app
 from fedloom.deploy.app import Settings
+from fedloom.deploy.invitations import Invitations
 from fedloom.deploy.nodes import Nodes
 from fedloom.deploy.post import Post
 from fedloom.deploy.site import Card
@@ -107,13 +108,18 @@ def _hello(post: Post, recipe: Recipe, watcher: Lines) -> list[dict[str, Any]]:
     until = time.monotonic() + recipe.deploy.join_timeout
     found: dict[int, dict[str, Any]] = {}
     troubles: dict[int, str] = {}
-    asked: set[int] = set()
+    settled: set[int] = set()
+    invitations = Invitations(post, lambda node: ({"kind": "hello"}, {}), recipe.deploy.timeout)
     while len(found) < recipe.clients:
-        new = post.nodes() - asked
-        for node, answer in post.exchange(dict.fromkeys(new, ({"kind": "hello"}, {})), recipe.deploy.timeout).items():
-            asked.add(node)
+        online = post.nodes()
+        invitations.keep(online)
+        invitations.ask(online - settled)
+        for node, answer in invitations.collect().items():
             reason = answer if isinstance(answer, str) else _take_hello(recipe, answer[0], found)
-            if reason:
+            if reason is None:
+                settled.add(node)
+                troubles.pop(node, None)
+            elif troubles.get(node) != reason:
                 troubles[node] = reason
                 watcher.note(f"node {node} cannot take part: {reason}")
         if len(found) == recipe.clients:
