@@ -19,10 +19,12 @@ from torch import Tensor
 
 from fedloom import __version__
 from fedloom.data import ImageSet, Pipeline, load
+from fedloom.deploy import private
 from fedloom.deploy.checked import Tensors, fit
+from fedloom.deploy.private import Refusal as Refusal
 from fedloom.engine.arena import prefixed, scoped
 from fedloom.engine.board import Board
-from fedloom.engine.files import read_tensors, write, write_tensors
+from fedloom.engine.files import read_tensors
 from fedloom.engine.lanes import keep_freed_memory, perform
 from fedloom.engine.setup import Experiment, Public, one_thread, prepare
 from fedloom.engine.sites import Sites, alone, fitted
@@ -34,10 +36,6 @@ KEYS = ("partition-id", "num-partitions", "name", "data", "state", "recipe", "de
 OPEN = ("train", "act", "tell")  # orders whose answers say something of a single site's data
 Answer = tuple[dict[str, Any], dict[str, Mapping[str, Tensor]]]
 TOLD = {"train": ("loss", "steps", "seconds"), "act": ("loss", "steps"), "tell": (), "client": ("correct", "total")}
-
-
-class Refusal(FedloomError):
-    """A reason that may be told to the server: it says nothing of the site's data."""
 
 
 @dataclass(frozen=True)
@@ -61,9 +59,12 @@ class Node:
         texts = {key: str(config[key]) for key in ("name", "data", "state", "recipe", "device") if key in config}
         return cls(client=number, **texts)
 
+    @property
+    def root(self) -> Path:
+        return Path(self.state or os.environ.get("FEDLOOM_SITES") or "~/.fedloom/sites").expanduser()
+
     def home(self, federation: str) -> Path:
-        root = self.state or os.environ.get("FEDLOOM_SITES") or "~/.fedloom/sites"
-        return Path(root).expanduser() / federation / f"client-{self.client:06d}"
+        return private.home(self.root, federation, self.client)
 
 
 @dataclass(frozen=True)
@@ -116,10 +117,11 @@ class Site:
 
     def join(self, card: Card, initial: Tensors) -> Answer:
         home = self.node.home(card.sites.federation)
-        write_tensors(home / "initial.safetensors", initial)
+        private.make(home, self.node.root)
+        private.write_tensors(home / "initial.safetensors", initial)
         node = {"data": str(Path(self.node.data).resolve()) if self.node.data else None, "name": self.node.name}
         content = {"card": card.to_json(), "client": self.node.client, "recipe": self.recipe.to_yaml(), **node}
-        write(home / "site.json", json.dumps(content, indent=2) + "\n")
+        private.write(home / "site.json", json.dumps(content, indent=2) + "\n")
         worker = Resident.of(self, card.sites.federation).worker
         partition, client = worker.experiment.partition, self.node.client
         return self.facts(worker.experiment.images, len(partition.train(client)), len(partition.test(client))), {}
@@ -184,8 +186,10 @@ class Resident:
     def __init__(self, site: Site, federation: str) -> None:
         self.home, self.node, self.federation = site.node.home(federation), site.node, federation
         try:
-            told = json.loads((self.home / "site.json").read_text(encoding="utf-8"))
-            initial, _ = read_tensors(self.home / "initial.safetensors")
+            told = json.loads(private.file(self.home, "site.json").read_text(encoding="utf-8"))
+            initial, _ = read_tensors(private.file(self.home, "initial.safetensors"))
+        except Refusal:
+            raise
         except (OSError, FedloomError):
             raise Refusal("has not joined this federation, or its state folder is gone") from None
         keep_freed_memory()
@@ -247,12 +251,13 @@ class Resident:
     # memory
 
     def _version(self, round: int) -> Path:
-        return self.home / f"memory-round-{round:06d}.safetensors"
+        return private.file(self.home, f"memory-round-{round:06d}.safetensors")
 
     def recall(self, version: int, again: bool = False) -> None:
         """The memory of a version; for a second act also what was broadcast and uploaded in the first."""
+        path = self._version(version)
         try:
-            tensors, _ = read_tensors(self._version(version))
+            tensors, _ = read_tensors(path)
         except FedloomError:
             raise Refusal(f"no longer has its memory of round {version}") from None
         messages, board = self.worker.experiment.messages, self.board
@@ -269,7 +274,7 @@ class Resident:
         if messages.message.nbytes:
             tensors |= {**prefixed(board.up(0), "up"), **prefixed(messages.down.views(board.down_row), "down")}
         whole = {name: tensor for name, tensor in tensors.items() if tensor.numel()}
-        write_tensors(self._version(version), whole, durable=True)
+        private.write_tensors(self._version(version), whole, durable=True)
         wanted = {self._version(int(number)).name for number in (version, *kept)}
         for path in self.home.glob("memory-round-*.safetensors"):
             if path.name not in wanted:
@@ -280,4 +285,4 @@ class Resident:
         told = {"version": "" if order.get("base") is None else str(order["base"]), "round": str(order.get("at", 0))}
         views = self.worker.experiment.messages.down.views(self.board.down_row)
         down = {name: tensor for name, tensor in views.items() if tensor.numel()}
-        write_tensors(self.home / "served.safetensors", down, told, durable=True)
+        private.write_tensors(self.home / "served.safetensors", down, told, durable=True)
