@@ -73,7 +73,8 @@ def ask(site: tuple[Loopback, Recipe], federation: Any, kind: str) -> Any:
     else:
         order = {"federation": federation, "arguments": {"round": 1}, "into": 1, "keep": [], "at": 0}
         groups = {"down": {}}
-    answers = Post(nodes, recipe.digest()).exchange({100: ({"kind": kind, **order}, groups)}, 5)
+    order = {"kind": kind, "nonce": "0" * 32, "federation": federation, **order}
+    answers = Post(nodes, recipe.digest()).exchange({100: (order, groups)}, 5)
     return answers[100]
 
 

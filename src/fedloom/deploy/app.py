@@ -26,6 +26,7 @@ class Settings:
     resume: bool = False
     test: str = ""
     scale: float = 255.0
+    roster: str = ""
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> Settings:

@@ -49,12 +49,15 @@ def init(
     test: Annotated[
         str | None, Option(help="with --sites: an npz with test images for the server", show_default=False)
     ] = None,
+    roster: Annotated[
+        str | None, Option(help="a file with the sites' public keys: only they join", show_default=False)
+    ] = None,
     set_: Setting = None,
 ) -> None:
     """Write a small Flower app around a recipe; `flwr run DIR` takes it to nodes."""
     if test and not sites:
         raise FedloomError("--test: without --sites the server tests on the recipe's own test images; leave it out")
-    folder, made = scaffold.init(directory, _recipe(given, set_), "sites" if sites else "split", test)
+    folder, made = scaffold.init(directory, _recipe(given, set_), "sites" if sites else "split", test, roster)
     _say(f"app: {folder}")
     _say(f"recipe: {folder / scaffold.PACKAGE / 'recipe.yaml'} (digest {made.digest()})")
     if sites and made.data.normalize != "none":

@@ -11,6 +11,7 @@ from flwr.common import log
 from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_CONFIGS
 
 from fedloom.deploy import app
+from fedloom.deploy.identity import proof
 from fedloom.deploy.masking import is_masking, mask
 from fedloom.deploy.site import Node, Refusal, Site
 from fedloom.deploy.wire import pack, unpack
@@ -39,6 +40,8 @@ def answer(recipe: Recipe, message: Message, context: Context) -> Message:
             content = pack({**told, "report": {}}, **hidden, **{RECORD_KEY_CONFIGS: said})
             return Message(content, reply_to=message)
         report, sent = site.answer(order, groups)
+        if order.get("kind") in ("hello", "join"):
+            report |= proof(site.node, site.digest, context.node_id, order)
         return Message(pack({**told, "report": report}, **sent), reply_to=message)
     except Refusal as error:
         log(WARNING, "fedloom: this node %s", error)

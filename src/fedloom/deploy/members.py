@@ -2,7 +2,7 @@
 
 A node that is listed as online is asked to join, and joins when its answer comes. A member stays one until it is gone
 or has missed the answers of two orders in a row; then it has to answer a question to come back, and costs rounds no
-time until it does. A second node of the same client waits in reserve: it takes the place when the first is gone or has
+time until it does. A second node of the same site waits in reserve: it takes the place when the first is gone or has
 missed an order, since one that was killed is listed for a minute more.
 """
 
@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from fedloom.deploy.identity import Bindings
 from fedloom.deploy.invitations import Invitations
 from fedloom.deploy.post import SLOWEST, Post, Silence
 from fedloom.deploy.secure import Order
@@ -35,8 +36,10 @@ class Member:
 class Members:
     """The nodes of a federation, by client."""
 
-    def __init__(self, post: Post, experiment: Experiment, card: Card, note: Callable[[str], None]) -> None:
-        self.post, self.experiment, self.card, self.note = post, experiment, card, note
+    def __init__(
+        self, post: Post, experiment: Experiment, card: Card, bindings: Bindings, note: Callable[[str], None]
+    ) -> None:
+        self.post, self.experiment, self.card, self.bindings, self.note = post, experiment, card, bindings, note
         self.timeout = experiment.recipe.deploy.timeout
         self._members: dict[int, Member] = {}  # by client
         self._reserve: dict[int, Member] = {}  # by client
@@ -70,6 +73,7 @@ class Members:
                 self._unheard(node, answer)
             else:
                 self._heard(node, answer[0])
+        self.bindings.save()
         self._relieve()
 
     def meanwhile(self) -> None:
@@ -92,7 +96,7 @@ class Members:
 
     def _invitation(self, node: int) -> Order:
         initial = {"initial": self.experiment.layout.tensors(self.experiment.initial)}
-        return {"kind": "join", "card": self.card.to_json()}, initial
+        return {"kind": "join", "card": self.card.to_json(), **self.bindings.question(node)}, initial
 
     def _heard(self, node: int, told: Mapping[str, Any]) -> None:
         """What a node says to the question whether it joins."""
@@ -102,6 +106,12 @@ class Members:
             self.note(f"node {node} did not join: it says to be client {client!r}")
             return
         other = self._members.get(client)
+        if "refused" not in told and (flaw := self.bindings.flaw(client, node, told.get("report"))):
+            self.note(f"node {node} did not join: {flaw}")
+            if other is None or other.node == node:
+                self._reasons[client] = "no node that holds its key is connected"
+                self._members.pop(client, None)
+            return
         reason = told.get("refused") or self._unfit(client, told.get("report"))
         if reason is not None:
             self.note(f"client {client} (node {node}) did not join: it {reason}")
@@ -109,6 +119,7 @@ class Members:
                 self._reasons[client] = str(reason)
                 self._members.pop(client, None)
             return
+        self.bindings.bind(client, told["report"])
         member = Member(node, str(told["report"].get("name", ""))[:80])
         if other is None or other.node == node:
             self._members[client] = member

@@ -13,6 +13,7 @@ from flwr.app import ConfigRecord
 from torch import Tensor
 
 from fedloom.deploy.checked import Tensors, fit
+from fedloom.deploy.identity import Bindings
 from fedloom.deploy.members import Members
 from fedloom.deploy.post import POLL, SLOWEST, Post
 from fedloom.deploy.secure import Heard, Order, SecureRound, in_rows
@@ -35,12 +36,20 @@ class Nodes:
     """Runs clients' jobs on nodes; stands where lanes stand."""
 
     def __init__(
-        self, post: Post, experiment: Experiment, board: Board, ledger: Ledger, local: Lanes, card: Card, note: Note
+        self,
+        post: Post,
+        experiment: Experiment,
+        board: Board,
+        ledger: Ledger,
+        local: Lanes,
+        card: Card,
+        bindings: Bindings,
+        note: Note,
     ) -> None:
         self.post, self.experiment, self.board, self.ledger = post, experiment, board, ledger
         self.local, self.card, self.note = local, card, note
         self.deploy = experiment.recipe.deploy
-        self.members = Members(post, experiment, card, note)
+        self.members = Members(post, experiment, card, bindings, note)
 
     @property
     def count(self) -> int:

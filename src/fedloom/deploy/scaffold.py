@@ -48,6 +48,7 @@ resume = false # carry on what is in it
 data = "{data}" # split: every node takes its share of the recipe's data | sites: every node gives data="…"
 test = "{test}" # sites only: an npz with test images for the server; empty: the sites test
 scale = {scale} # sites only: inputs are x / scale, then normalised as the recipe says
+roster = "{roster}" # a file with the sites' public keys: only they join; empty: the first to join as a client keeps its place
 """
 
 MODULE = '''\
@@ -70,11 +71,13 @@ A Flower app written by `fedloom flower init`. It runs `{method}` ({rounds} roun
 
 A node's settings (`--node-config`): `partition-id` (which client it is), `name` (how losses are reported), `data`
 (PATH.npz or a folder of pictures; only with data = "sites"), `state` (where it keeps its memory; else $FEDLOOM_SITES
-or ~/.fedloom/sites), `recipe` (the only digest it takes part in), `device`.
+or ~/.fedloom/sites), `recipe` (the only digest it takes part in), `key` (the site's private key), `device`.
 """
 
 
-def init(folder: Path, given: Recipe, data: Where = "split", test: str | None = None) -> tuple[Path, Recipe]:
+def init(
+    folder: Path, given: Recipe, data: Where = "split", test: str | None = None, roster: str | None = None
+) -> tuple[Path, Recipe]:
     """Write the app; returns its folder and the recipe as it stands there."""
     folder = folder.resolve()
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]*", folder.name):
@@ -96,6 +99,7 @@ def init(folder: Path, given: Recipe, data: Where = "split", test: str | None = 
         "out": folder / "run",
         "data": data,
         "test": Path(test).expanduser().resolve() if test else "",
+        "roster": Path(roster).expanduser().resolve() if roster else "",
         "scale": experiment.images.scale,
         "rounds": recipe.rounds,
         "clients": recipe.clients,

@@ -16,9 +16,12 @@ from flwr.serverapp import Grid, ServerApp
 from fedloom.data import load
 from fedloom.deploy import app
 from fedloom.deploy.app import Settings
+from fedloom.deploy.identity import Bindings, known_sites
 from fedloom.deploy.invitations import Invitations
 from fedloom.deploy.nodes import Nodes
 from fedloom.deploy.post import Post
+from fedloom.deploy.roster import Roster
+from fedloom.deploy.secure import Order
 from fedloom.deploy.site import Card
 from fedloom.engine.board import Board
 from fedloom.engine.folder import RunFolder, create, refuse_existing
@@ -53,27 +56,33 @@ def serve(recipe: Recipe, settings: Settings, grid: Grid) -> Run:
     if settings.data == "sites":
         app.check_sites(recipe)
     path = Path(settings.out).expanduser().resolve()
-    watcher = Lines()
-    experiment, folder = (_resumed if settings.resume else _new)(recipe, settings, path, grid, watcher)
-    run = go(experiment, folder, watcher, _machinery(grid, watcher))
+    watcher, roster = Lines(), known_sites(settings.roster, recipe.clients)
+    experiment, folder, bindings = (_resumed if settings.resume else _new)(
+        recipe, settings, path, grid, watcher, roster
+    )
+    bindings.keep(folder.nodes)
+    run = go(experiment, folder, watcher, _machinery(grid, watcher, bindings))
     summary = run.summary
     watcher.say(f"done: test accuracy {_percent(summary['test_accuracy'])}, {summary['lost']} uploads lost")
     watcher.say(f"run folder: {run.path}")
     return run
 
 
-def _new(recipe: Recipe, settings: Settings, path: Path, grid: Grid, watcher: Lines) -> tuple[Experiment, RunFolder]:
+def _new(
+    recipe: Recipe, settings: Settings, path: Path, grid: Grid, watcher: Lines, roster: Roster | None
+) -> tuple[Experiment, RunFolder, Bindings]:
     refuse_existing(path)
     told = recipe.changed(name=path.name.lstrip(".") or None, out=str(path))
     federation = uuid.uuid4().hex[:16]
+    bindings = Bindings(federation, recipe.digest(), roster)
     if settings.data == "split":
         experiment = prepare(told)
         app.check_federated(experiment)
         images = experiment.images
         sites = Sites(federation, "split", images.shape, images.class_names, images.scale)
-        return experiment, create(experiment, path, sites)
+        return experiment, create(experiment, path, sites), bindings
     tested = load(settings.test, recipe.data.resize) if settings.test else None
-    found = _hello(Post(grid, recipe.digest()), recipe, watcher)
+    found = _hello(Post(grid, recipe.digest()), recipe, bindings, watcher)
     names = joined_names([tuple(site["class_names"]) for site in found])
     shape = tuple(found[0]["shape"])
     if tested is not None:
@@ -82,12 +91,12 @@ def _new(recipe: Recipe, settings: Settings, path: Path, grid: Grid, watcher: Li
     partition = sized([site["train"] for site in found], [site["test"] for site in found])
     experiment = prepare(told, partition, images=sites.images(tested))
     app.check_federated(experiment)
-    return experiment, create(experiment, path, sites)
+    return experiment, create(experiment, path, sites), bindings
 
 
 def _resumed(
-    recipe: Recipe, settings: Settings, path: Path, grid: Grid, watcher: Lines
-) -> tuple[Experiment, RunFolder]:
+    recipe: Recipe, settings: Settings, path: Path, grid: Grid, watcher: Lines, roster: Roster | None
+) -> tuple[Experiment, RunFolder, Bindings]:
     folder = RunFolder(path)
     stored, sites = folder.recipe(), Sites.read(folder.sites)
     if stored.digest() != recipe.digest():
@@ -100,22 +109,26 @@ def _resumed(
     experiment = folder.experiment(sites.images(tested) if sites.data == "sites" else None)
     experiment = replace(experiment, recipe=stored.changed(deploy=recipe.deploy.model_dump()))
     app.check_federated(experiment)
-    return experiment, folder
+    return experiment, folder, Bindings(sites.federation, recipe.digest(), roster)
 
 
-def _hello(post: Post, recipe: Recipe, watcher: Lines) -> list[dict[str, Any]]:
+def _hello(post: Post, recipe: Recipe, bindings: Bindings, watcher: Lines) -> list[dict[str, Any]]:
     """What every site says of its data, in the order of clients; all of them are needed to begin."""
     until = time.monotonic() + recipe.deploy.join_timeout
     found: dict[int, dict[str, Any]] = {}
     troubles: dict[int, str] = {}
     settled: set[int] = set()
-    invitations = Invitations(post, lambda node: ({"kind": "hello"}, {}), recipe.deploy.timeout)
+
+    def question(node: int) -> Order:
+        return {"kind": "hello", **bindings.question(node)}, {}
+
+    invitations = Invitations(post, question, recipe.deploy.timeout)
     while len(found) < recipe.clients:
         online = post.nodes()
         invitations.keep(online)
         invitations.ask(online - settled)
         for node, answer in invitations.collect().items():
-            reason = answer if isinstance(answer, str) else _take_hello(recipe, answer[0], found)
+            reason = answer if isinstance(answer, str) else _take_hello(recipe, node, answer[0], bindings, found)
             if reason is None:
                 settled.add(node)
                 troubles.pop(node, None)
@@ -132,7 +145,9 @@ def _hello(post: Post, recipe: Recipe, watcher: Lines) -> list[dict[str, Any]]:
     return [found[client] for client in range(recipe.clients)]
 
 
-def _take_hello(recipe: Recipe, told: dict[str, Any], found: dict[int, dict[str, Any]]) -> str | None:
+def _take_hello(
+    recipe: Recipe, node: int, told: dict[str, Any], bindings: Bindings, found: dict[int, dict[str, Any]]
+) -> str | None:
     client, report = told.get("client"), told.get("report")
     if "refused" in told:
         return f"it {told['refused']}"
@@ -151,11 +166,16 @@ def _take_hello(recipe: Recipe, told: dict[str, Any], found: dict[int, dict[str,
         return "it does not say which classes it has"
     if not isinstance(shape, list) or len(shape) != 3 or not all(isinstance(n, int) and n > 0 for n in shape):
         return "it does not say which shape its images have"
+    if flaw := bindings.flaw(client, node, report):
+        return flaw
+    bindings.bind(client, report)
     found[client] = report
     return None
 
 
-def _machinery(grid: Grid, watcher: Lines) -> Callable[[Experiment, RunFolder], AbstractContextManager[Federation]]:
+def _machinery(
+    grid: Grid, watcher: Lines, bindings: Bindings
+) -> Callable[[Experiment, RunFolder], AbstractContextManager[Federation]]:
     @contextmanager
     def federation(experiment: Experiment, folder: RunFolder) -> Iterator[Federation]:
         recipe, messages = experiment.recipe, experiment.messages
@@ -170,7 +190,7 @@ def _machinery(grid: Grid, watcher: Lines) -> Callable[[Experiment, RunFolder], 
             lanes.inline = True  # Flower runs threads of its own in this process, which a fork would not survive
             with lanes as local:
                 post = Post(grid, recipe.digest())
-                nodes = Nodes(post, experiment, board, ledger, local, card, watcher.note)
+                nodes = Nodes(post, experiment, board, ledger, local, card, bindings, watcher.note)
                 nodes.assemble(range(recipe.clients), max(recipe.deploy.min_cohort, 1))
                 fed = Federation(experiment, State(experiment), ledger, board, nodes, together=recipe.clients)
                 yield fed

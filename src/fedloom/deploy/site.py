@@ -32,7 +32,7 @@ from fedloom.engine.worker import Worker
 from fedloom.errors import FedloomError
 from fedloom.recipe import Recipe
 
-KEYS = ("partition-id", "num-partitions", "name", "data", "state", "recipe", "device")
+KEYS = ("partition-id", "num-partitions", "name", "data", "state", "recipe", "device", "roster", "key")
 OPEN = ("train", "act", "tell")  # orders whose answers say something of a single site's data
 Answer = tuple[dict[str, Any], dict[str, Mapping[str, Tensor]]]
 TOLD = {"train": ("loss", "steps", "seconds"), "act": ("loss", "steps"), "tell": (), "client": ("correct", "total")}
@@ -48,6 +48,8 @@ class Node:
     state: str = ""
     recipe: str | None = None  # the only digest this site takes part in
     device: str | None = None
+    roster: str | None = None  # a file with all sites' public keys
+    key: str | None = None  # a file with this site's private key
 
     @classmethod
     def of(cls, config: Mapping[str, Any], clients: int) -> Node:
@@ -56,7 +58,8 @@ class Node:
         number = config.get("partition-id")
         if not isinstance(number, int) or not 0 <= number < clients:
             raise Refusal(f"node config: partition-id is {number!r}; the recipe has clients 0 to {clients - 1}")
-        texts = {key: str(config[key]) for key in ("name", "data", "state", "recipe", "device") if key in config}
+        named = ("name", "data", "state", "recipe", "device", "roster", "key")
+        texts = {key: str(config[key]) for key in named if key in config}
         return cls(client=number, **texts)
 
     @property
