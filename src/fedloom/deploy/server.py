@@ -61,7 +61,7 @@ def serve(recipe: Recipe, settings: Settings, grid: Grid) -> Run:
         recipe, settings, path, grid, watcher, roster
     )
     bindings.keep(folder.nodes)
-    run = go(experiment, folder, watcher, _machinery(grid, watcher, bindings))
+    run = go(replace(experiment, deployed=True), folder, watcher, _machinery(grid, watcher, bindings))
     summary = run.summary
     watcher.say(f"done: test accuracy {_percent(summary['test_accuracy'])}, {summary['lost']} uploads lost")
     watcher.say(f"run folder: {run.path}")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -198,7 +198,7 @@ class Resident:
         keep_freed_memory()
         torch.set_num_threads(1)
         with one_thread():
-            self.worker = Worker(site.experiment(Card.of(told["card"]), initial))
+            self.worker = Worker(replace(site.experiment(Card.of(told["card"]), initial), deployed=True))
             self.board = Board(self.worker.experiment, 1)
 
     @classmethod
