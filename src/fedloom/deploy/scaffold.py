@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 import shutil
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from fedloom.data import ImageSet
-from fedloom.deploy.app import RECIPE, canonical, check_federated, check_sites
+from fedloom.deploy.app import RECIPE, canonical, check_federated, check_sites, listed, sizes
+from fedloom.deploy.plan import blank
 from fedloom.engine.files import write
 from fedloom.engine.setup import Experiment, prepare
 from fedloom.engine.sites import Where
@@ -48,6 +50,8 @@ resume = false # carry on what is in it
 data = "{data}" # split: every node takes its share of the recipe's data | sites: every node gives data="…"
 test = "{test}" # sites only: an npz with test images for the server; empty: the sites test
 scale = {scale} # sites only: inputs are x / scale, then normalised as the recipe says
+shape = "{shape}" # sites only: of an image, as 3x32x32; empty: as the sites say
+classes = "{classes}" # sites only: their names with commas between; empty: those that the sites have
 roster = "{roster}" # a file with the sites' public keys: only they join; empty: the first to join as a client keeps its place
 """
 
@@ -75,8 +79,36 @@ or ~/.fedloom/sites), `recipe` (the only digest it takes part in), `key` (the si
 """
 
 
+@dataclass(frozen=True)
+class Inputs:
+    """What a net gets at every site, where no data set says it."""
+
+    shape: tuple[int, int, int]  # channels, height, width
+    classes: tuple[str, ...]
+    scale: float
+
+    @classmethod
+    def of(cls, shape: str | None, classes: str | None, scale: float | None) -> Inputs | None:
+        """From what was typed: all three or none."""
+        if shape is None and classes is None and scale is None:
+            return None
+        if shape is None or classes is None or scale is None:
+            raise FedloomError("--shape, --classes and --scale go together: give all three, or data: in the recipe")
+        names = tuple(map(str, range(int(classes)))) if classes.isdecimal() and len(classes) < 6 else listed(classes)
+        if len(names) < 2:
+            raise FedloomError(f"--classes: {classes!r}; write how many there are, or their names with commas between")
+        if not 0 < scale < float("inf"):
+            raise FedloomError(f"--scale: {scale:g}; inputs are x / scale, so that it must be above 0, as 255")
+        return cls(sizes(shape, "--shape"), names, scale)
+
+
 def init(
-    folder: Path, given: Recipe, data: Where = "split", test: str | None = None, roster: str | None = None
+    folder: Path,
+    given: Recipe,
+    data: Where = "split",
+    test: str | None = None,
+    roster: str | None = None,
+    inputs: Inputs | None = None,
 ) -> tuple[Path, Recipe]:
     """Write the app; returns its folder and the recipe as it stands there."""
     folder = folder.resolve()
@@ -86,12 +118,18 @@ def init(
         raise FedloomError(f"DIR: {folder} exists already and is not empty; choose another name")
     carried, modules = _own_parts(given)
     recipe = canonical(given)
-    experiment = prepare(recipe)
-    check_federated(experiment)
-    recipe = experiment.told().changed(parts=modules)
     if data == "sites":
-        recipe = _normalized(recipe, experiment).changed(split="iid")  # who holds what is decided by the sites
+        check_sites(recipe.changed(data={**recipe.data.model_dump(), "normalize": "none"}))
+    _check_inputs(given, data, inputs)
+    experiment = prepare(recipe) if inputs is None else blank(recipe, inputs.shape, len(inputs.classes))
+    check_federated(experiment)
+    recipe = experiment.told().changed(data=recipe.data.model_dump(), parts=modules)
+    if data == "sites":
+        recipe = recipe if inputs else _normalized(recipe, experiment)
+        recipe = recipe.changed(split="iid")  # who holds what is decided by the sites
         check_sites(recipe)
+    if inputs:
+        recipe = recipe.changed(data={**recipe.data.model_dump(), "name": "sites"})
     words = {
         "name": folder.name,
         "package": PACKAGE,
@@ -100,7 +138,9 @@ def init(
         "data": data,
         "test": Path(test).expanduser().resolve() if test else "",
         "roster": Path(roster).expanduser().resolve() if roster else "",
-        "scale": experiment.images.scale,
+        "scale": inputs.scale if inputs else experiment.images.scale,
+        "shape": "x".join(map(str, inputs.shape)) if inputs else "",
+        "classes": ",".join(inputs.classes) if inputs else "",
         "rounds": recipe.rounds,
         "clients": recipe.clients,
         "digest": recipe.digest(),
@@ -117,6 +157,19 @@ def init(
         shutil.copyfile(source, package / source.name)
     write(package / RECIPE, recipe.to_yaml())
     return folder, recipe
+
+
+def _check_inputs(given: Recipe, data: Where, inputs: Inputs | None) -> None:
+    """The constants of a data set that nobody named must not become those of the sites."""
+    named = "data" in given.model_fields_set and "name" in given.data.model_fields_set
+    if data == "sites" and not named and inputs is None:
+        raise FedloomError(
+            "--sites: nothing says what the sites' images are; give --shape 3x32x32 --classes 10 (or their names) --scale 255, "
+            "or name in the recipe the data that it was tried on, as data: cifar10"
+        )
+    if inputs is not None and (data != "sites" or named):
+        why = f"the recipe names its data, {given.data.name}" if named else "they are for --sites"
+        raise FedloomError(f"--shape, --classes, --scale: {why}; leave them out")
 
 
 def _own_parts(given: Recipe) -> tuple[list[Path], list[str]]:

@@ -84,7 +84,7 @@ def _new(
     tested = load(settings.test, recipe.data.resize) if settings.test else None
     found = _hello(Post(grid, recipe.digest()), recipe, bindings, watcher)
     names = joined_names([tuple(site["class_names"]) for site in found])
-    shape = tuple(found[0]["shape"])
+    shape, names = settings.agreed(tuple(found[0]["shape"]), names)
     if tested is not None:
         names, shape = tested.class_names, tested.shape
     sites = Sites(federation, "sites", shape, names, settings.scale, settings.test or None)
