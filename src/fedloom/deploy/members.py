@@ -86,11 +86,12 @@ class Members:
         self._missed.pop(member.node, None)
 
     def failed(self, client: int, member: Member, reason: str) -> None:
-        """An order was not carried out. The member is asked to join again, beside its next order."""
-        self._doubted.add(member.node)
-        self._invitations.again(member.node)
+        """An order was not carried out. Who said so is asked to join again, beside its next order: its files may be gone."""
         if isinstance(reason, Silence):
             self._miss(client, member)
+        else:
+            self._doubted.add(member.node)
+            self._invitations.again(member.node)
 
     # joining
 
@@ -159,16 +160,18 @@ class Members:
         self._invitations.keep(online)
 
     def _miss(self, client: int, member: Member) -> None:
-        """A node that answers no orders is left out, and then tried ever more rarely: each trial may cost a time-out."""
+        """A node that answers no orders is left out until it answers a question, and if it fails again is asked ever more
+        rarely: each trial may cost a time-out."""
         missed = self._missed[member.node] = self._missed.get(member.node, 0) + 1
-        if missed < MISSED:
+        if missed < MISSED or self._members.get(client) != member:
             return
-        self._invitations.rest(member.node, self.timeout * 2.0 ** min(missed - MISSED, RARER))
+        self._invitations.again(member.node)
+        if missed > MISSED:
+            self._invitations.rest(member.node, self.timeout * 2.0 ** min(missed - MISSED - 1, RARER))
         self._doubted.discard(member.node)
-        if self._members.get(client) == member:
-            del self._members[client]
-            self._reasons[client] = "its node does not answer any more"
-            self.note(f"client {client} ({member}) does not answer any more")
+        del self._members[client]
+        self._reasons[client] = "its node does not answer any more"
+        self.note(f"client {client} ({member}) does not answer any more")
 
     def _relieve(self) -> None:
         """A node in reserve takes the place of one that is gone or missed an order."""
