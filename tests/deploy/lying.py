@@ -131,7 +131,8 @@ class Liar:
         if initial is not None or changes:
             Resident._latest = None
         tensors = self.experiment.layout.tensors(self.experiment.initial if initial is None else initial)
-        self.say(client, {"kind": "join", "card": self.card(**changes)}, initial=tensors)
+        question = {"kind": "join", "federation": self.federation, "nonce": "0" * 32}
+        self.say(client, question | {"card": self.card(**changes)}, initial=tensors)
 
     # the stages
 

@@ -12,6 +12,8 @@ import yaml
 
 from fedloom.cli import main
 
+WITH = ["--shape", "3x8x8", "--classes", "10", "--scale", "255"]
+
 
 @pytest.fixture
 def given() -> Path:
@@ -38,10 +40,31 @@ def test_init_writes_an_app(given: Path, capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_init_for_sites_writes_normalisation_as_numbers(given: Path) -> None:
-    assert fedloom("init", "app", str(given), "--sites") == 0
+    assert fedloom("init", "app", str(given), "--sites", "--set", "data=digits") == 0
     mean, deviation = yaml.safe_load(Path("app/loom_app/recipe.yaml").read_text())["data"]["normalize"]
     assert 0 < mean[0] < 1 and 0 < deviation[0] < 1
     assert tomllib.loads(Path("app/pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]["scale"] == 16.0
+
+
+def test_init_for_sites_takes_no_constants_of_data_that_nobody_named(
+    given: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert fedloom("init", "app", str(given), "--sites") == 2
+    said = capsys.readouterr().err
+    for word in ("--shape", "--classes", "--scale", "data:"):
+        assert word in said
+    assert not Path("app").exists()
+
+
+@pytest.mark.parametrize(("classes", "names"), [("3", "0,1,2"), ("cat,dog, cow", "cat,dog,cow")])
+def test_init_for_sites_writes_shape_classes_and_scale_as_given(given: Path, classes: str, names: str) -> None:
+    inputs = ["--shape", "3x16x16", "--classes", classes, "--scale", "255"]
+    assert fedloom("init", "app", str(given), "--sites", "--set", "data.normalize=none", *inputs) == 0
+    config = tomllib.loads(Path("app/pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
+    assert (config["shape"], config["classes"], config["scale"]) == ("3x16x16", names, 255.0)
+    data = yaml.safe_load(Path("app/loom_app/recipe.yaml").read_text())["data"]
+    assert data["name"] == "sites"
+    assert data["normalize"] == "none"
 
 
 def test_own_parts_travel_in_the_app(given: Path) -> None:
@@ -60,6 +83,14 @@ def test_own_parts_travel_in_the_app(given: Path) -> None:
         (["init", "a b", "recipe.yaml"], "cannot name a Flower app"),
         (["init", "full", "recipe.yaml"], "exists already"),
         (["init", "app", "recipe.yaml", "--test", "x.npz"], "--test: without --sites"),
+        (["init", "app", "recipe.yaml", "--sites", *WITH, "--shape", "3x8"], "--shape: '3x8'"),
+        (["init", "app", "recipe.yaml", "--sites", *WITH[:4]], "go together"),
+        (["init", "app", "recipe.yaml", "--sites", *WITH, "--classes", "1"], "--classes: '1'"),
+        (["init", "app", "recipe.yaml", "--sites", *WITH, "--classes", "a,a"], "each name once"),
+        (["init", "app", "recipe.yaml", "--sites", *WITH, "--scale", "0"], "--scale: 0"),
+        (["init", "app", "recipe.yaml", "--sites", *WITH], "data.normalize: set needs the mean"),
+        (["init", "app", "recipe.yaml", "--sites", *WITH, "--set", "data=digits"], "the recipe names its data, digits"),
+        (["init", "app", "recipe.yaml", *WITH], "they are for --sites"),
         (["init", "app", "nothing.yaml"], "cannot read"),
         (["init", "app", "recipe.yaml", "--set", "deploy.timeout=0"], "deploy.timeout: must be greater than 0"),
         (["init", "app", "recipe.yaml", "--set", "deploy.timeot=3"], "did you mean timeout?"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,15 +12,16 @@ import pytest
 
 pytest.importorskip("flwr", reason='Flower is not installed: pip install "fedloom[flower]"')
 
-from federations import application, confirmed, sites
+from federations import application, confirmed, grid, sites
 from flwr.app import Context, Message
 from loopback import Loopback
 
 import fedloom as fl
 from fedloom.data import load
-from fedloom.deploy.app import Settings
+from fedloom.deploy.app import Settings, read
 from fedloom.deploy.personal import personalize
 from fedloom.deploy.plan import JOIN, ROUND, TEST, blank, plan
+from fedloom.deploy.scaffold import Inputs, init, write_sites
 from fedloom.deploy.server import serve as serve_app
 from fedloom.deploy.site import Resident
 from fedloom.deploy.wire import pack, unpack
@@ -183,6 +185,28 @@ def test_sites_that_lack_classes_are_numbered_alike(tmp_path: Path) -> None:
         FIELDS | {"method": "fedavg", "split": "shards:2", "clients": 5, "rounds": 1}, out=str(tmp_path / "a")
     )
     assert run.summary["digest"] == alone.summary["digest"]
+
+
+def test_sites_of_declared_shape_and_classes_train_and_others_are_refused_by_name(tmp_path: Path) -> None:
+    fields = {**FIELDS, "method": "fedavg", "data": {"normalize": "none"}}
+    inputs = Inputs((1, 8, 8), tuple(map(str, range(10))), 16.0)
+    package = init(tmp_path / "app", recipe(fields), "sites", inputs=inputs)[0] / "loom_app"
+    nodes = grid(package, tmp_path, 3)
+    for client, path in enumerate(write_sites(tmp_path / "files", recipe(FIELDS))):
+        nodes.configs[100 + client]["data"] = str(path)
+    config = tomllib.loads((tmp_path / "app" / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
+    given = read(package / "server_app.py")
+    run = serve(given, Settings.of(config), nodes)
+    alone = fl.run({**fields, "data": {"name": "digits", "normalize": "none"}}, out=str(tmp_path / "alone"))
+    assert run.summary["digest"] == alone.summary["digest"]
+    other = Settings.of({**config, "out": str(tmp_path / "other"), "classes": "0,1,2"})
+    with pytest.raises(TooFew, match="it has the class '3'; the federation knows 0, 1, 2"):
+        serve(given.changed(deploy={"join_timeout": 0.5, "min_cohort": 3}), other, nodes)
+
+
+def test_an_app_for_sites_without_a_scale_is_refused() -> None:
+    with pytest.raises(FedloomError, match="app config: scale is missing"):
+        Settings.of({"data": "sites", "out": "run"})
 
 
 def test_a_site_without_data_or_with_other_images_is_named(tmp_path: Path) -> None:

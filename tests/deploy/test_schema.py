@@ -18,7 +18,16 @@ from pydantic import BaseModel
 from fedloom.deploy.schema import CLASSES, CONTROL, LONGEST, ORDERS, REPORTS, Reply, parse_order, parse_reply
 from fedloom.errors import FedloomError
 
-FACTS = {"name": "site-0", "train": 400, "test": 90, "shape": [1, 8, 8], "class_names": ["0", "1"], "version": "0.1.0"}
+FACTS = {
+    "name": "site-0",
+    "train": 400,
+    "test": 90,
+    "shape": [1, 8, 8],
+    "class_names": ["0", "1"],
+    "version": "0.1.0",
+    "key": "ecdsa-sha2-nistp384 AAAAE2VjZHNh+/==",
+    "signature": "30" * 104,
+}
 GOOD_REPORTS: dict[str, dict[str, Any]] = {
     "hello": FACTS,
     "join": FACTS,
@@ -30,6 +39,8 @@ GOOD_REPORTS: dict[str, dict[str, Any]] = {
     "keys": {},
 }
 SITES = {"federation": "0123456789abcdef", "data": "sites", "shape": [3, 32, 32], "scale": 255.0, "test": None}
+CARD = {"sites": SITES | {"class_names": ["a", "b"]}, "samples": 900, "public": 0, "labelled": False}
+QUESTION = {"federation": "0123456789abcdef", "nonce": "0a" * 16}
 WORK = {"federation": "0123456789abcdef", "base": None, "at": 3}
 TERMS = {
     "federation": "0123456789abcdef",
@@ -39,9 +50,9 @@ TERMS = {
     "model": "0f" * 32,
 }
 GOOD_ORDERS: dict[str, dict[str, Any]] = {
-    "hello": {},
+    "hello": QUESTION,
     "keys": {"terms": TERMS, "signed": [[0, "30" * 104], [2, "ab"]]},
-    "join": {"card": {"sites": SITES | {"class_names": ["a", "b"]}, "samples": 900, "public": 0, "labelled": False}},
+    "join": QUESTION | {"card": CARD},
     "train": WORK | {"arguments": {"round": 4}, "into": 4, "keep": [2, 3]},
     "act": WORK | {"arguments": {"round": 4, "part": "fnr"}, "base": 4, "into": 4, "keep": [3], "before": 2},
     "tell": WORK | {"arguments": {"round": 4, "part": "sphere"}},
@@ -134,6 +145,11 @@ def _within(value: Any) -> None:
             ("hello", "class_names", value)
             for value in ([], ["9" * 5000], ["a\n"], ["\ud800"], [1], "ab", ["x"] * 100_001)
         ),
+        *(
+            ("join", "key", value)
+            for value in ("", "x" * 401, "ssh-ed25519 AAAA", "ecdsa-sha2-nistp384 \ud800", 7, None)
+        ),
+        *(("hello", "signature", value) for value in ("", "0", "0g", "AB", "00" * 129, 7, None)),
         *(("hello", "name", value) for value in ("x" * 81, "\x1b[2J", "\ud800", 7, None)),
     ],
 )
@@ -146,6 +162,9 @@ def test_a_number_or_text_out_of_range_is_named(kind: str, field: str, value: An
     ("kind", "changes", "reason"),
     [
         *(("act", {"before": value}, "its before is") for value in (-1, 2.0, True, "2", 10**400)),
+        *(("hello", {"nonce": value}, "its nonce is") for value in ("", "0a" * 17, "0A" * 16, 7, None)),
+        *(("hello", {"federation": value}, "its federation is") for value in ("../x", "", None)),
+        ("join", {"federation": "fedcba9876543210"}, "its federation is not that of its card"),
         *(("keys", {"terms": value}, "its terms is") for value in ([], 7, "x")),
         *(("keys", {"terms": TERMS | {"round": value}}, "its terms.round is") for value in (-1, None, True, 10**10)),
         *(("keys", {"terms": TERMS | {"samples": value}}, "its terms.samples is") for value in (-1, 0.5, 2**61)),

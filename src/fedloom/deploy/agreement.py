@@ -12,10 +12,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from fedloom.deploy import private
 from fedloom.deploy.roster import Roster, Signer
 from fedloom.deploy.schema import Terms
 from fedloom.deploy.site import Refusal, Site, joined
-from fedloom.engine.files import read_json, read_tensors, write
+from fedloom.engine.files import read_json, read_tensors
 from fedloom.errors import FedloomError
 
 KEYS, SUM = "secure aggregation: keys", "secure aggregation: sum"  # purposes of signatures
@@ -86,7 +87,8 @@ def remember_sum(site: Site, round: int, clients: list[int]) -> None:
     Kept by recipe and not by federation, since a server may begin as many federations as it likes. A round that is
     repeated after a crash is over the same sites.
     """
-    path = site.node.root / "sums" / site.digest / f"client-{site.node.client:06d}.json"
+    folder = private.inside(site.node.root, "sums", site.digest)
+    path = private.file(folder, f"client-{site.node.client:06d}.json")
     known = read_json(path) if path.exists() else {}
     if not isinstance(known, dict):
         raise FedloomError(f"state: {path} is damaged; it says which sums this site was in, and only it can say so")
@@ -98,15 +100,16 @@ def remember_sum(site: Site, round: int, clients: list[int]) -> None:
             "show what is between them; its operator can allow that by removing the folder sums from the node's state"
         )
     if str(round) not in known:
-        write(path, json.dumps({**known, str(round): clients}) + "\n", durable=True)
+        private.make(folder, site.node.root)
+        private.write(path, json.dumps({**known, str(round): clients}) + "\n", durable=True)
 
 
 def joined_as(site: Site, federation: str) -> str:
     """What this node joined a federation with, from its files."""
     home = site.node.home(federation)
-    told = read_json(home / "site.json")
+    told, weights = read_json(private.file(home, "site.json")), private.file(home, "initial.safetensors")
     try:
-        initial, _ = read_tensors(home / "initial.safetensors")
+        initial, _ = read_tensors(weights)
     except FedloomError:
         told = None
     if not isinstance(told, dict):

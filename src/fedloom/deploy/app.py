@@ -27,6 +27,9 @@ class Settings:
     resume: bool = False
     test: str = ""
     scale: float = 255.0
+    shape: str = ""  # as 3x32x32; empty: as the sites say
+    classes: str = ""  # names with commas between; empty: those that the sites have
+    roster: str = ""
     confirm: str = ""  # the fingerprint of what sites claim, as the operator saw it
 
     @classmethod
@@ -36,7 +39,31 @@ class Settings:
             raise FedloomError(f"app config: {unknown[0]} is unknown; known are {', '.join(cls.__dataclass_fields__)}")
         if known.get("data", "split") not in ("split", "sites"):
             raise FedloomError(f"app config: data is {known['data']!r}; allowed are split and sites")
+        if known.get("data") == "sites" and "scale" not in known:
+            raise FedloomError("app config: scale is missing; inputs of the sites are x / scale, as 255")
         return cls(**known)
+
+    def agreed(
+        self, shape: tuple[int, int, int], names: tuple[str, ...]
+    ) -> tuple[tuple[int, int, int], tuple[str, ...]]:
+        """Shape and classes of the federation: those of the settings, else those that the sites have."""
+        return sizes(self.shape, "app config: shape") if self.shape else shape, listed(self.classes) or names
+
+
+def sizes(text: str, what: str) -> tuple[int, int, int]:
+    """Channels, height and width."""
+    found = [int(number) if number.isdecimal() and len(number) < 6 else 0 for number in text.split("x")]
+    if len(found) != 3 or min(found) < 1:
+        raise FedloomError(f"{what}: {text[:60]!r}; write channels x height x width, as 1x28x28")
+    return found[0], found[1], found[2]
+
+
+def listed(text: str) -> tuple[str, ...]:
+    """Names with commas between; none twice."""
+    names = tuple(name.strip() for name in text.split(",")) if text else ()
+    if "" in names or len(set(names)) < len(names):
+        raise FedloomError(f"classes: {text[:60]!r}; write each name once, with commas between")
+    return names
 
 
 def read(module: str | Path) -> Recipe:

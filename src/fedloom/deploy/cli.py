@@ -14,10 +14,11 @@ from typer import Argument, Option
 
 from fedloom.deploy import certs as certificates
 from fedloom.deploy import scaffold
-from fedloom.deploy.app import canonical, check_federated
+from fedloom.deploy.app import canonical, check_federated, sizes
 from fedloom.deploy.plan import Plan, Row, blank
 from fedloom.deploy.plan import plan as plan_of
 from fedloom.engine.setup import prepare
+from fedloom.engine.sites import Where
 from fedloom.errors import FedloomError
 from fedloom.recipe import Recipe, assign, read_recipe, recipe
 from fedloom.report.table import percent, plain_table, size
@@ -50,15 +51,30 @@ def init(
     test: Annotated[
         str | None, Option(help="with --sites: an npz with test images for the server", show_default=False)
     ] = None,
+    shape: Annotated[
+        str | None,
+        Option(help="with --sites: of an image, as 3x32x32, if the recipe names no data", show_default=False),
+    ] = None,
+    classes: Annotated[
+        str | None, Option(help="with --shape: how many classes, or their names with commas", show_default=False)
+    ] = None,
+    scale: Annotated[
+        float | None, Option(help="with --shape: inputs are x / scale, as 255", show_default=False)
+    ] = None,
+    roster: Annotated[
+        str | None, Option(help="a file with the sites' public keys: only they join", show_default=False)
+    ] = None,
     set_: Setting = None,
 ) -> None:
     """Write a small Flower app around a recipe; `flwr run DIR` takes it to nodes."""
     if test and not sites:
         raise FedloomError("--test: without --sites the server tests on the recipe's own test images; leave it out")
-    folder, made = scaffold.init(directory, _recipe(given, set_), "sites" if sites else "split", test)
+    inputs = scaffold.Inputs.of(shape, classes, scale)
+    data: Where = "sites" if sites else "split"
+    folder, made = scaffold.init(directory, _recipe(given, set_), data, test, roster, inputs)
     _say(f"app: {folder}")
     _say(f"recipe: {folder / scaffold.PACKAGE / 'recipe.yaml'} (digest {made.digest()})")
-    if sites and made.data.normalize != "none":
+    if sites and inputs is None and made.data.normalize != "none":
         _say("data.normalize: written out as numbers, since nobody sees all sites' images")
     _say(f"run folder: {folder / 'run'} (on the server)")
 
@@ -88,12 +104,9 @@ def plan(
     if (shape is None) != (classes is None):
         raise FedloomError("plan: --shape and --classes go together")
     if shape is not None and classes is not None:
-        sizes = [int(number) if number.isdecimal() else 0 for number in shape.split("x")]
-        if len(sizes) != 3 or min(sizes) < 1 or classes < 2:
-            raise FedloomError(
-                f"--shape: {shape!r} with {classes} classes; write channels x height x width, as 1x28x28"
-            )
-        experiment = blank(made, (sizes[0], sizes[1], sizes[2]), classes)
+        if classes < 2:
+            raise FedloomError(f"--classes: {classes}; there must be at least 2")
+        experiment = blank(made, sizes(shape, "--shape"), classes)
     else:
         experiment = prepare(made)
     check_federated(experiment)

@@ -12,8 +12,9 @@ from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_CONFI
 
 from fedloom.deploy import app
 from fedloom.deploy.agreement import Credentials
+from fedloom.deploy.identity import proof
 from fedloom.deploy.masking import is_masking, mask
-from fedloom.deploy.schema import SAID, Order, outgoing, parse_order, plain
+from fedloom.deploy.schema import SAID, Order, Question, outgoing, parse_order, plain
 from fedloom.deploy.site import Node, Refusal, Site
 from fedloom.deploy.wire import Arrays, pack, text_of
 from fedloom.errors import FedloomError
@@ -43,6 +44,8 @@ def answer(recipe: Recipe, message: Message, context: Context) -> Message:
             content = pack({**told, "report": {}}, **hidden, **{RECORD_KEY_CONFIGS: said})
             return Message(content, reply_to=message)
         report, sent = site.answer(order, arrays)
+        if isinstance(order, Question):
+            report |= proof(site.node, site.digest, context.node_id, order)
         return Message(pack({**told, "report": outgoing(report)}, **sent), reply_to=message)
     except Refusal as error:
         log(WARNING, "fedloom: this node %s", error)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,10 +15,12 @@ from flwr.app import ConfigRecord
 from torch import Tensor
 
 from fedloom.deploy.checked import Tensors, fit
+from fedloom.deploy.identity import Bindings
 from fedloom.deploy.masking import MASKED
-from fedloom.deploy.post import SLOWEST, Post
+from fedloom.deploy.members import Members
+from fedloom.deploy.post import POLL, SLOWEST, Post
 from fedloom.deploy.quorum import floor
-from fedloom.deploy.schema import Acted, Card, Facts, Message, Reply, Terms, Tested
+from fedloom.deploy.schema import Acted, Card, Message, Reply, Terms, Tested
 from fedloom.deploy.secure import Heard, Order, SecureRound, in_rows
 from fedloom.deploy.summand import Summand
 from fedloom.deploy.wire import Expected
@@ -33,32 +34,28 @@ from fedloom.errors import TooFew
 from fedloom.weights import digest
 
 REMOTE = ("train", "act", "tell", "client")
-ASK_AGAIN = 60.0  # seconds until a node that refused is asked again
 
 Note = Callable[[str], None]
-
-
-@dataclass(frozen=True)
-class Member:
-    node: int
-    name: str
-
-    def __str__(self) -> str:
-        return self.name or f"node {self.node}"
 
 
 class Nodes:
     """Runs clients' jobs on nodes; stands where lanes stand."""
 
     def __init__(
-        self, post: Post, experiment: Experiment, board: Board, ledger: Ledger, local: Lanes, card: Card, note: Note
+        self,
+        post: Post,
+        experiment: Experiment,
+        board: Board,
+        ledger: Ledger,
+        local: Lanes,
+        card: Card,
+        bindings: Bindings,
+        note: Note,
     ) -> None:
         self.post, self.experiment, self.board, self.ledger = post, experiment, board, ledger
         self.local, self.card, self.note = local, card, note
         self.deploy = experiment.recipe.deploy
-        self.members: dict[int, Member] = {}  # by client
-        self.refused: dict[int, str] = {}  # by client
-        self._asked: dict[int, float] = {}  # node -> when it was asked to join
+        self.members = Members(post, experiment, card, bindings, note)
 
     @property
     def count(self) -> int:
@@ -76,74 +73,20 @@ class Nodes:
 
     def assemble(self, wanted: Sequence[int], least: int) -> None:
         """Wait until these clients' nodes have joined; after deploy.join_timeout, go on with `least` of them or stop."""
-        until = time.monotonic() + self.deploy.join_timeout
+        until, pause = time.monotonic() + self.deploy.join_timeout, POLL
         while True:
-            self._refresh()
+            self.members.refresh()
             missing = [client for client in wanted if client not in self.members]
             present = len(wanted) - len(missing)
             if not missing or (present >= least and time.monotonic() >= until):
                 break
             if time.monotonic() >= until:
-                reasons = "; ".join(f"client {k}: {self._absence(k)}" for k in missing)
+                reasons = "; ".join(f"client {k}: {self.members.absence(k)}" for k in missing)
                 raise TooFew(f"{present} of {len(wanted)} nodes are there, {least} are needed ({reasons})")
-            time.sleep(SLOWEST)
+            time.sleep(pause)
+            pause = min(pause * 1.2, SLOWEST)
         for client in missing:
-            self.note(f"client {client} is not there: {self._absence(client)}")
-
-    def _absence(self, client: int) -> str:
-        return self.refused.get(client, "no node is connected for it")
-
-    def _refresh(self) -> None:
-        """Drop the nodes that are gone, ask new ones to join."""
-        online, now = self.post.nodes(), time.monotonic()
-        for client, member in list(self.members.items()):
-            if member.node not in online:
-                self.note(f"client {client} ({member}) is gone")
-                del self.members[client]
-        joined = {member.node for member in self.members.values()}
-        recent = {node for node, asked in self._asked.items() if now - asked < ASK_AGAIN}
-        if new := online - joined - recent:
-            self._join(new)
-
-    def _join(self, new: set[int]) -> None:
-        order = {"kind": "join", "card": self.card.to_json()}
-        initial = {"initial": self.experiment.layout.tensors(self.experiment.initial)}
-        answers = self.post.exchange(dict.fromkeys(new, (order, initial)), self.deploy.timeout)
-        for node, answer in sorted(answers.items()):
-            self._asked[node] = time.monotonic()
-            if isinstance(answer, str):
-                self.note(f"node {node} did not join: {answer}")
-                continue
-            told, client = answer[0], answer[0].client
-            if client is None or client >= self.experiment.recipe.clients:
-                self.note(f"node {node} did not join: it says to be client {client}")
-                continue
-            reason = told.refused or self._unfit(client, told.report)
-            if reason is None and (other := self.members.get(client)) and self._alive(other):
-                self.note(f"node {node} did not join: client {client} is {other} already")
-            elif reason is not None:
-                self.refused[client] = reason
-                self.note(f"client {client} (node {node}) did not join: it {reason}")
-            else:
-                self.members[client] = Member(node, told.report.name if isinstance(told.report, Facts) else "")
-                self.refused.pop(client, None)
-
-    def _unfit(self, client: int, report: Message) -> str | None:
-        """Whether a site is the one the federation began with."""
-        partition = self.experiment.partition
-        for field, count in (("train", len(partition.train(client))), ("test", len(partition.test(client)))):
-            found = getattr(report, field, None)
-            if found != count:
-                return f"has {found} {field} images, and {count} belong to client {client}"
-        return None
-
-    def _alive(self, member: Member) -> bool:
-        """Whether a node still answers; one that was killed is listed for a while."""
-        order = {"kind": "join", "card": self.card.to_json()}
-        initial = {"initial": self.experiment.layout.tensors(self.experiment.initial)}
-        return not isinstance(
-            self.post.exchange({member.node: (order, initial)}, self.deploy.timeout)[member.node], str
-        )
+            self.note(f"client {client} is not there: {self.members.absence(client)}")
 
     # what they do
 
@@ -154,46 +97,49 @@ class Nodes:
             cohort = [job.arguments["client"] for job in jobs]
             self.assemble_round(cohort)
         reports: list[Report | None] = [None] * len(jobs)
-        orders, place = {}, {}
+        orders, place, at = {}, {}, {}
         for i, job in enumerate(jobs):
             if job.prepare:
                 job.prepare(0)
             client = job.arguments["client"]
             member = self.members.get(client)
             if member is None:
-                reports[i] = {"lost": self._absence(client)}
+                reports[i] = {"lost": self.members.absence(client)}
             else:
-                orders[member.node], place[member.node] = self._order(job), i
+                orders[member.node], place[member.node], at[member.node] = self._order(job), i, member
         number = jobs[0].arguments.get("round", 0)
         heard = (lambda node: done(place[node])) if done else None
         if jobs[0].kind == "train" and self.deploy.secure_aggregation is not None:
-            taken = self._summed(orders, {node: jobs[i] for node, i in place.items()}, number, heard)
+            taken, late = self._summed(orders, {node: jobs[i] for node, i in place.items()}, number, heard)
         else:
-            answers = self.post.exchange(orders, self.deploy.timeout, number, heard, self._expected(jobs[0]))
-            taken = {
-                node: answer if isinstance(answer, str) else self._take(jobs[place[node]], *answer)
-                for node, answer in answers.items()
-            }
+            expected, meanwhile = self._expected(jobs[0]), self.members.meanwhile
+            answers = self.post.exchange(orders, self.deploy.timeout, number, heard, expected, meanwhile)
+            taken, late = {}, {}
+            for node, answer in answers.items():
+                taken[node] = answer if isinstance(answer, str) else self._take(jobs[place[node]], *answer)
         for node, report in taken.items():
+            client, member = jobs[place[node]].arguments["client"], at[node]
             if isinstance(report, str):
-                member = self._leave(jobs[place[node]].arguments["client"], node)
-                report = {"lost": f"{member.name}: {report}" if member.name else report}
+                lost = f"{member.name}: {report}" if member.name else str(report)
                 if jobs[0].kind == "client":  # a round's line names lost uploads; a lost test has no other place
-                    self.note(
-                        f"the test of client {jobs[place[node]].arguments['client']} does not count: {report['lost']}"
-                    )
+                    self.note(f"the test of client {client} does not count: {lost}")
+                reports[place[node]] = {"lost": lost}
+                self.members.failed(client, member, report)
+                continue
             reports[place[node]] = report
+            if node in late:
+                self.note(f"client {client} ({member}): {late[node]}")
+                self.members.failed(client, member, late[node])
+            else:
+                self.members.answered(member)
         return reports
-
-    def _leave(self, client: int, node: int) -> Member:
-        """It has to join again."""
-        self._asked.pop(node, None)
-        return self.members.pop(client)
 
     def _summed(
         self, orders: Mapping[int, Order], jobs: Mapping[int, Job], number: int, heard: Callable[[int], None] | None
-    ) -> dict[int, Report | str]:
-        """Train under secure aggregation: what comes on the board, in every client's row, is the mean of those in the sum."""
+    ) -> tuple[dict[int, Report | str], dict[int, str]]:
+        """Train under secure aggregation: what comes on the board, in every client's row, is the mean of those in the sum.
+
+        Beside the reports: what was wrong with nodes whose vector is in the sum, and who did not help to unmask it."""
         settings, recipe = self.deploy.secure_aggregation, self.experiment.recipe
         assert settings is not None
         summand = Summand(self.experiment, settings)
@@ -201,13 +147,9 @@ class Nodes:
 
         def send(orders: Mapping[int, Order], said: Mapping[int, ConfigRecord]) -> dict[int, Heard | str]:
             trains = any(order["kind"] == "train" for order, _ in orders.values())
+            tick, expected = (heard, {MASKED: {"sum": vector}}) if trains else (None, {})
             answers = self.post.exchange_keys(
-                orders,
-                said,
-                self.deploy.timeout,
-                number,
-                heard if trains else None,
-                {MASKED: {"sum": vector}} if trains else {},
+                orders, said, self.deploy.timeout, number, tick, expected, self.members.meanwhile
             )
             found: dict[int, Heard | str] = {}
             for node, answer in answers.items():
@@ -228,33 +170,31 @@ class Nodes:
         taken |= summed.lost
         if summed.found is None:
             self.note(f"round {number} has no sum: {summed.failure}")
-            return taken
+            return taken, {}
         if summed.found.clipped:
             self.note(
                 f"round {number}: {summed.found.clipped} numbers were clipped at "
                 f"deploy.secure_aggregation.clipping_range, {settings.clipping_range:g}"
             )
         in_rows(summed.found, [self.board.up(jobs[node].arguments["row"]) for node in summed.nodes])
-        for node in summed.nodes:
-            if node in summed.lost:  # its vector is in the sum, and it did not help to unmask it
-                client = jobs[node].arguments["client"]
-                self.note(f"client {client} ({self._leave(client, node)}): {summed.lost[node]}")
-            taken[node] = {"loss": summed.found.loss, "seconds": 0.0}
-        return taken
+        taken |= {node: {"loss": summed.found.loss, "seconds": 0.0} for node in summed.nodes}
+        return taken, {node: summed.lost[node] for node in summed.nodes if node in summed.lost}
 
     def assemble_round(self, cohort: Sequence[int]) -> None:
         """Look for nodes that came or went; wait only if too few are there for the round to count."""
-        self._refresh()
+        self.members.refresh()
         least = max(min(self.deploy.min_cohort, len(cohort)), 1)
         if sum(client in self.members for client in cohort) < least:
             self.note(f"waiting for {least} of the clients {', '.join(map(str, cohort))}")
             until = time.monotonic() + self.deploy.join_timeout
             while sum(client in self.members for client in cohort) < least:
                 if time.monotonic() > until:
-                    reasons = "; ".join(f"client {k}: {self._absence(k)}" for k in cohort if k not in self.members)
+                    reasons = "; ".join(
+                        f"client {k}: {self.members.absence(k)}" for k in cohort if k not in self.members
+                    )
                     raise TooFew(f"a round needs {least} of its {len(cohort)} nodes ({reasons})")
                 time.sleep(SLOWEST)
-                self._refresh()
+                self.members.refresh()
 
     def _order(self, job: Job) -> tuple[dict[str, Any], dict[str, Mapping[str, Tensor]]]:
         client = job.arguments["client"]
@@ -316,7 +256,7 @@ class Nodes:
     def hand_out(self, served: Mapping[str, Tensor]) -> None:
         """Give every site the served model to keep."""
         self.board.broadcast(served)
-        self._refresh()
+        self.members.refresh()
         orders = {}
         for client, member in self.members.items():
             order: dict[str, Any] = {"kind": "keep", "federation": self.card.sites.federation, "arguments": {}}
@@ -325,7 +265,7 @@ class Nodes:
         answers = self.post.exchange(orders, self.deploy.timeout)
         for client in range(self.experiment.recipe.clients):
             site = self.members.get(client)
-            answer = answers[site.node] if site else self._absence(client)
+            answer = answers[site.node] if site else self.members.absence(client)
             reason = answer if isinstance(answer, str) else _foreign(answer[0], client)
             if reason:
                 self.note(f"client {client} did not get the final model: {reason}")

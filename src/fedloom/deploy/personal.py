@@ -10,9 +10,10 @@ from typing import Any
 import torch
 import yaml
 
+from fedloom.deploy import private
 from fedloom.deploy.checked import fit
 from fedloom.deploy.site import Node, Resident, Site
-from fedloom.engine.files import read_tensors, write_json, write_tensors
+from fedloom.engine.files import read_tensors
 from fedloom.errors import FedloomError
 from fedloom.measure.personal import REGIONS, Tuned, check
 from fedloom.recipe import recipe
@@ -52,10 +53,9 @@ def personalize(
     stem = f"personal-{part}-{epochs}-{lr:g}"
     model = folder / f"{stem}.safetensors"
     storage = resident.worker.weights.storage.cpu()
-    write_tensors(model, experiment.layout.tensors(storage), {"recipe": experiment.recipe.digest()})
-    write_json(
-        folder / f"{stem}.json", {"part": part, "epochs": epochs, "lr": lr, "accuracy": accuracy, "images": total}
-    )
+    private.write_tensors(model, experiment.layout.tensors(storage), {"recipe": experiment.recipe.digest()})
+    told = {"part": part, "epochs": epochs, "lr": lr, "accuracy": accuracy, "images": total}
+    private.write(folder / f"{stem}.json", json.dumps(told, indent=2) + "\n")
     return Outcome(accuracy, model)
 
 

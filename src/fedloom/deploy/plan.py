@@ -80,6 +80,7 @@ def plan(experiment: Experiment, recipe: Recipe | None = None) -> Plan:
             Row("train, test", "number", 2 * BYTES, "how many training and test images it has"),
             Row("shape, class_names", "text", 0, "of its images: channels, height, width, and its classes' names"),
             Row("version, digest", "text", 0, "of fedloom and of the recipe"),
+            Row("key, signature", "text", 0, "the site's public key, and a proof that it holds the private one"),
         ],
         ROUND: [
             *rows(messages.up),

@@ -24,6 +24,10 @@ Answer = tuple[Reply, dict[str, Tensors]]  # what a node said, and tensors of th
 Answers = dict[int, Answer | str]  # by node; or why there is none
 
 
+class Silence(str):
+    """Why a node itself said nothing: it did not answer in time, or Flower answered in its place."""
+
+
 class Post:
     """Where messages go out and answers come in."""
 
@@ -33,6 +37,17 @@ class Post:
     def nodes(self) -> set[int]:
         return set(self.grid.get_node_ids())
 
+    def send(self, node: int, order: Order, timeout: float) -> str | None:
+        """Send one order and wait for nothing; the message's number, for `answers`, or None if it could not be sent."""
+        packed = pack({**order[0], "digest": self.digest}, **order[1])
+        return self._push(node, packed, str(order[0]["kind"]), timeout, 0)
+
+    def answers(self, waiting: Mapping[str, int], kind: str) -> Answers:
+        """What has come so far of the answers to these messages of one kind; `waiting`: number of the message -> node."""
+        replies = self.grid.pull_messages(list(waiting))
+        known = [(waiting.get(reply.metadata.reply_to_message_id), reply) for reply in replies]
+        return {node: self._read(reply, kind, {}) for node, reply in known if node is not None}
+
     def exchange(
         self,
         orders: Mapping[int, Order],
@@ -40,14 +55,16 @@ class Post:
         round: int = 0,
         heard: Callable[[int], None] | None = None,
         expected: Expected | None = None,
+        meanwhile: Callable[[], None] | None = None,
     ) -> Answers:
         """Send each node its order and wait for all answers, at most this many seconds.
 
-        `expected`: the tensors that an answer may bring; none by default.
+        `heard` is called with every node that answers, `meanwhile` now and then. `expected`: the tensors that an answer
+        may bring; none by default.
         """
         packed = {node: pack({**order, "digest": self.digest}, **groups) for node, (order, groups) in orders.items()}
         kinds = {node: str(order["kind"]) for node, (order, _) in orders.items()}
-        replies = self._send(packed, kinds, timeout, round, heard)
+        replies = self._send(packed, kinds, timeout, round, heard, meanwhile)
         return {
             node: reply if isinstance(reply, str) else self._read(reply, kinds[node], expected or {})
             for node, reply in replies.items()
@@ -61,6 +78,7 @@ class Post:
         round: int,
         heard: Callable[[int], None] | None = None,
         expected: Expected | None = None,
+        meanwhile: Callable[[], None] | None = None,
     ) -> dict[int, tuple[Reply, ConfigRecord, dict[str, Tensors]] | str]:
         """The same for a stage of secure aggregation: with what Flower's protocol says beside the order, and answers."""
         packed = {
@@ -69,12 +87,12 @@ class Post:
         }
         kinds = {node: str(order["kind"]) for node, (order, _) in orders.items()}
         found: dict[int, tuple[Reply, ConfigRecord, dict[str, Tensors]] | str] = {}
-        for node, reply in self._send(packed, kinds, timeout, round, heard).items():
+        for node, reply in self._send(packed, kinds, timeout, round, heard, meanwhile).items():
             answer = (
                 reply if isinstance(reply, str) else self._read(reply, kinds[node], expected or {}, RECORD_KEY_CONFIGS)
             )
             if isinstance(reply, str) or isinstance(answer, str):
-                found[node] = str(answer)
+                found[node] = answer if isinstance(answer, str) else "it sent nothing"
                 continue
             record = reply.content.get(RECORD_KEY_CONFIGS)
             found[node] = answer[0], record if isinstance(record, ConfigRecord) else ConfigRecord(), answer[1]
@@ -87,15 +105,14 @@ class Post:
         timeout: float,
         round: int,
         heard: Callable[[int], None] | None,
+        meanwhile: Callable[[], None] | None,
     ) -> dict[int, Message | str]:
         waiting: dict[str, int] = {}
         found: dict[int, Message | str] = {}
         for node, content in packed.items():
-            kind = TYPES.get(kinds[node], "query")
-            message = Message(content, dst_node_id=node, message_type=kind, ttl=timeout + GRACE, group_id=str(round))
-            numbers = list(self.grid.push_messages([message]))
-            if numbers and numbers[0]:
-                waiting[numbers[0]] = node
+            number = self._push(node, content, kinds[node], timeout, round)
+            if number is not None:
+                waiting[number] = node
             else:
                 found[node] = "the order could not be sent"
         until, pause = time.monotonic() + timeout, POLL
@@ -108,15 +125,23 @@ class Post:
                     if heard:
                         heard(answered)
             pause = POLL if replies else min(pause * 1.2, SLOWEST)
+            if waiting and meanwhile:
+                meanwhile()
             if waiting:
                 time.sleep(min(pause, max(until - time.monotonic(), 0)))
         for node in waiting.values():
-            found[node] = f"no answer within {timeout:g} s"
+            found[node] = Silence(f"no answer within {timeout:g} s")
         return found
+
+    def _push(self, node: int, content: RecordDict, kind: str, timeout: float, round: int) -> str | None:
+        flowers = TYPES.get(kind, "query")
+        message = Message(content, dst_node_id=node, message_type=flowers, ttl=timeout + GRACE, group_id=str(round))
+        numbers = list(self.grid.push_messages([message]))
+        return numbers[0] if numbers and numbers[0] else None
 
     def _read(self, reply: Message, kind: str, expected: Expected, beside: str | None = None) -> Answer | str:
         if reply.has_error():
-            return f"Flower says: {plain(reply.error.reason or f'error {reply.error.code}', 120)}"
+            return Silence(f"Flower says: {plain(reply.error.reason or f'error {reply.error.code}', 120)}")
         try:
             said = parse_reply(text_of(reply.content), kind, masked=beside is not None)
             if said.digest != self.digest:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 import shutil
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from fedloom.data import ImageSet
-from fedloom.deploy.app import RECIPE, canonical, check_federated, check_sites
+from fedloom.deploy.app import RECIPE, canonical, check_federated, check_sites, listed, sizes
+from fedloom.deploy.plan import blank
 from fedloom.engine.files import write
 from fedloom.engine.setup import Experiment, prepare
 from fedloom.engine.sites import Where
@@ -48,6 +50,9 @@ resume = false # carry on what is in it
 data = "{data}" # split: every node takes its share of the recipe's data | sites: every node gives data="…"
 test = "{test}" # sites only: an npz with test images for the server; empty: the sites test
 scale = {scale} # sites only: inputs are x / scale, then normalised as the recipe says
+shape = "{shape}" # sites only: of an image, as 3x32x32; empty: as the sites say
+classes = "{classes}" # sites only: their names with commas between; empty: those that the sites have
+roster = "{roster}" # a file with the sites' public keys: only they join; empty: the first to join as a client keeps its place
 confirm = "" # sites only: the fingerprint of what sites claim to hold; without it the server prints the table and stops
 """
 
@@ -71,15 +76,45 @@ A Flower app written by `fedloom flower init`. It runs `{method}` ({rounds} roun
 
 A node's settings (`--node-config`): `partition-id` (which client it is), `name` (how losses are reported), `data`
 (PATH.npz or a folder of pictures; only with data = "sites"), `state` (where it keeps its memory; else $FEDLOOM_SITES
-or ~/.fedloom/sites), `recipe` (the only digest it takes part in), `device`, `roster` and `key` (files with all sites'
-public keys and with its own private key, for secure aggregation).
+or ~/.fedloom/sites), `recipe` (the only digest it takes part in), `device`, `key` (a file with the site's private key),
+`roster` (a file with all sites' public keys, for secure aggregation).
 
 With data = "sites" the server prints what the sites claim to hold and stops, until `confirm` in pyproject.toml (or
 `--run-config 'confirm="…"'`) holds the fingerprint that it printed.
 """
 
 
-def init(folder: Path, given: Recipe, data: Where = "split", test: str | None = None) -> tuple[Path, Recipe]:
+@dataclass(frozen=True)
+class Inputs:
+    """What a net gets at every site, where no data set says it."""
+
+    shape: tuple[int, int, int]  # channels, height, width
+    classes: tuple[str, ...]
+    scale: float
+
+    @classmethod
+    def of(cls, shape: str | None, classes: str | None, scale: float | None) -> Inputs | None:
+        """From what was typed: all three or none."""
+        if shape is None and classes is None and scale is None:
+            return None
+        if shape is None or classes is None or scale is None:
+            raise FedloomError("--shape, --classes and --scale go together: give all three, or data: in the recipe")
+        names = tuple(map(str, range(int(classes)))) if classes.isdecimal() and len(classes) < 6 else listed(classes)
+        if len(names) < 2:
+            raise FedloomError(f"--classes: {classes!r}; write how many there are, or their names with commas between")
+        if not 0 < scale < float("inf"):
+            raise FedloomError(f"--scale: {scale:g}; inputs are x / scale, so that it must be above 0, as 255")
+        return cls(sizes(shape, "--shape"), names, scale)
+
+
+def init(
+    folder: Path,
+    given: Recipe,
+    data: Where = "split",
+    test: str | None = None,
+    roster: str | None = None,
+    inputs: Inputs | None = None,
+) -> tuple[Path, Recipe]:
     """Write the app; returns its folder and the recipe as it stands there."""
     folder = folder.resolve()
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]*", folder.name):
@@ -88,12 +123,18 @@ def init(folder: Path, given: Recipe, data: Where = "split", test: str | None = 
         raise FedloomError(f"DIR: {folder} exists already and is not empty; choose another name")
     carried, modules = _own_parts(given)
     recipe = canonical(given)
-    experiment = prepare(recipe)
-    check_federated(experiment)
-    recipe = experiment.told().changed(parts=modules)
     if data == "sites":
-        recipe = _normalized(recipe, experiment).changed(split="iid")  # who holds what is decided by the sites
+        check_sites(recipe.changed(data={**recipe.data.model_dump(), "normalize": "none"}))
+    _check_inputs(given, data, inputs)
+    experiment = prepare(recipe) if inputs is None else blank(recipe, inputs.shape, len(inputs.classes))
+    check_federated(experiment)
+    recipe = experiment.told().changed(data=recipe.data.model_dump(), parts=modules)
+    if data == "sites":
+        recipe = recipe if inputs else _normalized(recipe, experiment)
+        recipe = recipe.changed(split="iid")  # who holds what is decided by the sites
         check_sites(recipe)
+    if inputs:
+        recipe = recipe.changed(data={**recipe.data.model_dump(), "name": "sites"})
     words = {
         "name": folder.name,
         "package": PACKAGE,
@@ -101,7 +142,10 @@ def init(folder: Path, given: Recipe, data: Where = "split", test: str | None = 
         "out": folder / "run",
         "data": data,
         "test": Path(test).expanduser().resolve() if test else "",
-        "scale": experiment.images.scale,
+        "roster": Path(roster).expanduser().resolve() if roster else "",
+        "scale": inputs.scale if inputs else experiment.images.scale,
+        "shape": "x".join(map(str, inputs.shape)) if inputs else "",
+        "classes": ",".join(inputs.classes) if inputs else "",
         "rounds": recipe.rounds,
         "clients": recipe.clients,
         "digest": recipe.digest(),
@@ -118,6 +162,19 @@ def init(folder: Path, given: Recipe, data: Where = "split", test: str | None = 
         shutil.copyfile(source, package / source.name)
     write(package / RECIPE, recipe.to_yaml())
     return folder, recipe
+
+
+def _check_inputs(given: Recipe, data: Where, inputs: Inputs | None) -> None:
+    """The constants of a data set that nobody named must not become those of the sites."""
+    named = "data" in given.model_fields_set and "name" in given.data.model_fields_set
+    if data == "sites" and not named and inputs is None:
+        raise FedloomError(
+            "--sites: nothing says what the sites' images are; give --shape 3x32x32 --classes 10 (or their names) --scale 255, "
+            "or name in the recipe the data that it was tried on, as data: cifar10"
+        )
+    if inputs is not None and (data != "sites" or named):
+        why = f"the recipe names its data, {given.data.name}" if named else "they are for --sites"
+        raise FedloomError(f"--shape, --classes, --scale: {why}; leave them out")
 
 
 def _own_parts(given: Recipe) -> tuple[list[Path], list[str]]:

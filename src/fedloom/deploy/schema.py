@@ -117,6 +117,8 @@ Rounds = Annotated[tuple[Round, ...], _at_most(64)]
 Samples = Annotated[int, Field(ge=0, le=2**60)]  # of several clients
 Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Signature = Annotated[str, Field(max_length=256, pattern=r"^([0-9a-f]{2})+$")]  # of P-384 it has 208 at most
+PublicKey = Annotated[str, Field(max_length=400, pattern=r"^ecdsa-sha2-nistp384 [A-Za-z0-9+/]+={0,2}$")]
+Nonce = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
 NodeNumber = Annotated[int, Field(ge=0, lt=2**64)]  # Flower's
 Placed = Annotated[tuple[Client, NodeNumber], _at_most(2)]
 Signed = Annotated[tuple[Client, Signature], _at_most(2)]
@@ -133,7 +135,14 @@ class Nothing(Message):
     """An answer without numbers."""
 
 
-class Facts(Message):
+class Proof(Message):
+    """That a node holds the key of the site it says to be; see `identity.py`."""
+
+    key: PublicKey
+    signature: Signature
+
+
+class Facts(Proof):
     """All that a site tells about itself and its data."""
 
     name: Name
@@ -296,7 +305,14 @@ class Order(Message):
     digest: Said
 
 
-class Hello(Order):
+class Question(Order):
+    """Who a node is: it signs the answer together with what the server has just drawn."""
+
+    federation: Federation
+    nonce: Nonce
+
+
+class Hello(Question):
     kind: Literal["hello"]
 
 
@@ -314,9 +330,15 @@ class Keys(Order):
         return self
 
 
-class Join(Order):
+class Join(Question):
     kind: Literal["join"]
     card: _Card
+
+    @model_validator(mode="after")
+    def _one_federation(self) -> Join:
+        if self.federation != self.card.sites.federation:
+            raise ValueError("its federation is not that of its card")
+        return self
 
 
 class OfRound(Message):

@@ -16,9 +16,13 @@ from flwr.serverapp import Grid, ServerApp
 from fedloom.data import load
 from fedloom.deploy import app, claims
 from fedloom.deploy.app import Settings
+from fedloom.deploy.identity import Bindings, known_sites
+from fedloom.deploy.invitations import Invitations
 from fedloom.deploy.nodes import Nodes
 from fedloom.deploy.post import Post
+from fedloom.deploy.roster import Roster
 from fedloom.deploy.schema import Card, Facts, Reply
+from fedloom.deploy.secure import Order
 from fedloom.engine.board import Board
 from fedloom.engine.folder import RunFolder, create, refuse_existing
 from fedloom.engine.lanes import Lanes
@@ -52,28 +56,34 @@ def serve(recipe: Recipe, settings: Settings, grid: Grid) -> Run:
     if settings.data == "sites":
         app.check_sites(recipe)
     path = Path(settings.out).expanduser().resolve()
-    watcher = Lines()
-    experiment, folder = (_resumed if settings.resume else _new)(recipe, settings, path, grid, watcher)
-    run = go(experiment, folder, watcher, _machinery(grid, watcher))
+    watcher, roster = Lines(), known_sites(settings.roster, recipe.clients)
+    experiment, folder, bindings = (_resumed if settings.resume else _new)(
+        recipe, settings, path, grid, watcher, roster
+    )
+    bindings.keep(folder.nodes)
+    run = go(replace(experiment, deployed=True), folder, watcher, _machinery(grid, watcher, bindings))
     summary = run.summary
     watcher.say(f"done: test accuracy {_percent(summary['test_accuracy'])}, {summary['lost']} uploads lost")
     watcher.say(f"run folder: {run.path}")
     return run
 
 
-def _new(recipe: Recipe, settings: Settings, path: Path, grid: Grid, watcher: Lines) -> tuple[Experiment, RunFolder]:
+def _new(
+    recipe: Recipe, settings: Settings, path: Path, grid: Grid, watcher: Lines, roster: Roster | None
+) -> tuple[Experiment, RunFolder, Bindings]:
     refuse_existing(path)
     told = recipe.changed(name=path.name.lstrip(".") or None, out=str(path))
     federation = uuid.uuid4().hex[:16]
+    bindings = Bindings(federation, recipe.digest(), roster)
     if settings.data == "split":
         experiment = prepare(told)
         app.check_federated(experiment)
         images = experiment.images
         sites = Sites(federation, "split", images.shape, images.class_names, images.scale)
-        return experiment, create(experiment, path, sites)
+        return experiment, create(experiment, path, sites), bindings
     tested = load(settings.test, recipe.data.resize) if settings.test else None
-    found = _hello(Post(grid, recipe.digest()), recipe, watcher)
-    shape, names = claims.agreed(found, recipe.deploy)
+    found = _hello(Post(grid, recipe.digest()), recipe, bindings, watcher)
+    shape, names = settings.agreed(*claims.agreed(found, recipe.deploy))
     claims.confirm(found, recipe, settings.confirm, watcher.say)
     if tested is not None:
         names, shape = tested.class_names, tested.shape
@@ -81,12 +91,12 @@ def _new(recipe: Recipe, settings: Settings, path: Path, grid: Grid, watcher: Li
     partition = sized([site.train for site in found], [site.test for site in found])
     experiment = prepare(told, partition, images=sites.images(tested))
     app.check_federated(experiment)
-    return experiment, create(experiment, path, sites)
+    return experiment, create(experiment, path, sites), bindings
 
 
 def _resumed(
-    recipe: Recipe, settings: Settings, path: Path, grid: Grid, watcher: Lines
-) -> tuple[Experiment, RunFolder]:
+    recipe: Recipe, settings: Settings, path: Path, grid: Grid, watcher: Lines, roster: Roster | None
+) -> tuple[Experiment, RunFolder, Bindings]:
     folder = RunFolder(path)
     stored, sites = folder.recipe(), Sites.read(folder.sites)
     if stored.digest() != recipe.digest():
@@ -99,21 +109,30 @@ def _resumed(
     experiment = folder.experiment(sites.images(tested) if sites.data == "sites" else None)
     experiment = replace(experiment, recipe=stored.changed(deploy=recipe.deploy.model_dump()))
     app.check_federated(experiment)
-    return experiment, folder
+    return experiment, folder, Bindings(sites.federation, recipe.digest(), roster)
 
 
-def _hello(post: Post, recipe: Recipe, watcher: Lines) -> list[Facts]:
+def _hello(post: Post, recipe: Recipe, bindings: Bindings, watcher: Lines) -> list[Facts]:
     """What every site claims about its data, in the order of clients; all of them are needed to begin."""
     until = time.monotonic() + recipe.deploy.join_timeout
     found: dict[int, Facts] = {}
     troubles: dict[int, str] = {}
-    asked: set[int] = set()
+    settled: set[int] = set()
+
+    def question(node: int) -> Order:
+        return {"kind": "hello", **bindings.question(node)}, {}
+
+    invitations = Invitations(post, "hello", question, recipe.deploy.timeout)
     while len(found) < recipe.clients:
-        new = post.nodes() - asked
-        for node, answer in post.exchange(dict.fromkeys(new, ({"kind": "hello"}, {})), recipe.deploy.timeout).items():
-            asked.add(node)
-            reason = answer if isinstance(answer, str) else _take_hello(recipe, answer[0], found)
-            if reason:
+        online = post.nodes()
+        invitations.keep(online)
+        invitations.ask(online - settled)
+        for node, answer in invitations.collect().items():
+            reason = answer if isinstance(answer, str) else _take_hello(recipe, node, answer[0], bindings, found)
+            if reason is None:
+                settled.add(node)
+                troubles.pop(node, None)
+            elif troubles.get(node) != reason:
                 troubles[node] = reason
                 watcher.note(f"node {node} cannot take part: {reason}")
         if len(found) == recipe.clients:
@@ -126,20 +145,23 @@ def _hello(post: Post, recipe: Recipe, watcher: Lines) -> list[Facts]:
     return [found[client] for client in range(recipe.clients)]
 
 
-def _take_hello(recipe: Recipe, reply: Reply, found: dict[int, Facts]) -> str | None:
+def _take_hello(recipe: Recipe, node: int, reply: Reply, bindings: Bindings, found: dict[int, Facts]) -> str | None:
     client, facts = reply.client, reply.report
     if reply.refused is not None:
         return f"it {reply.refused}"
     if client is None or client >= recipe.clients or client in found:
         return f"it says to be client {client}" + (", who is there already" if client in found else "")
     assert isinstance(facts, Facts)
-    if reason := claims.excessive(facts, recipe.deploy):
+    if reason := bindings.flaw(client, node, facts) or claims.excessive(facts, recipe.deploy):
         return reason
+    bindings.bind(client, facts)
     found[client] = facts
     return None
 
 
-def _machinery(grid: Grid, watcher: Lines) -> Callable[[Experiment, RunFolder], AbstractContextManager[Federation]]:
+def _machinery(
+    grid: Grid, watcher: Lines, bindings: Bindings
+) -> Callable[[Experiment, RunFolder], AbstractContextManager[Federation]]:
     @contextmanager
     def federation(experiment: Experiment, folder: RunFolder) -> Iterator[Federation]:
         recipe, messages = experiment.recipe, experiment.messages
@@ -154,7 +176,7 @@ def _machinery(grid: Grid, watcher: Lines) -> Callable[[Experiment, RunFolder], 
             lanes.inline = True  # Flower runs threads of its own in this process, which a fork would not survive
             with lanes as local:
                 post = Post(grid, recipe.digest())
-                nodes = Nodes(post, experiment, board, ledger, local, card, watcher.note)
+                nodes = Nodes(post, experiment, board, ledger, local, card, bindings, watcher.note)
                 nodes.assemble(range(recipe.clients), max(recipe.deploy.min_cohort, 1))
                 fed = Federation(experiment, State(experiment), ledger, board, nodes, together=recipe.clients)
                 yield fed

@@ -11,7 +11,7 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +20,14 @@ from torch import Tensor
 
 from fedloom import __version__
 from fedloom.data import ImageSet, Pipeline, load
+from fedloom.deploy import private
 from fedloom.deploy.checked import Tensors, fit
+from fedloom.deploy.private import Refusal as Refusal
 from fedloom.deploy.schema import NAME, Act, Card, Hello, Join, Order, Train, Work, plain, shown
 from fedloom.deploy.wire import Arrays, Expected
 from fedloom.engine.arena import prefixed, scoped
 from fedloom.engine.board import Board
-from fedloom.engine.files import read_tensors, write, write_tensors
+from fedloom.engine.files import read_tensors
 from fedloom.engine.lanes import keep_freed_memory, perform
 from fedloom.engine.setup import Experiment, Public, one_thread, prepare
 from fedloom.engine.sites import alone, fitted
@@ -38,10 +40,6 @@ KEYS = ("partition-id", "num-partitions", "name", "data", "state", "recipe", "de
 OPEN = ("train", "act", "tell")  # orders whose answers say something of a single site's data
 Answer = tuple[dict[str, Any], dict[str, Mapping[str, Tensor]]]
 TOLD = {"train": ("loss", "steps", "seconds"), "act": ("loss", "steps"), "tell": (), "client": ("correct", "total")}
-
-
-class Refusal(FedloomError):
-    """A reason that may be told to the server: it says nothing of the site's data."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +71,7 @@ class Node:
         return Path(self.state or os.environ.get("FEDLOOM_SITES") or "~/.fedloom/sites").expanduser()
 
     def home(self, federation: str) -> Path:
-        return self.root / federation / f"client-{self.client:06d}"
+        return private.home(self.root, federation, self.client)
 
 
 class Site:
@@ -108,10 +106,11 @@ class Site:
 
     def join(self, card: Card, initial: Tensors) -> Answer:
         home = self.node.home(card.sites.federation)
-        write_tensors(home / "initial.safetensors", initial)
+        private.make(home, self.node.root)
+        private.write_tensors(home / "initial.safetensors", initial)
         node = {"data": str(Path(self.node.data).resolve()) if self.node.data else None, "name": self.node.name}
         content = {"card": card.to_json(), "client": self.node.client, "recipe": self.recipe.to_yaml(), **node}
-        write(home / "site.json", json.dumps(content, indent=2) + "\n")
+        private.write(home / "site.json", json.dumps(content, indent=2) + "\n")
         worker = Resident.of(self, card.sites.federation).worker
         if unknown := set(initial) - set(worker.experiment.layout.entries):
             raise Refusal(f"got first weights with {shown(min(unknown))}, which the recipe's net does not have")
@@ -197,15 +196,17 @@ class Resident:
     def __init__(self, site: Site, federation: str) -> None:
         self.home, self.node, self.federation = site.node.home(federation), site.node, federation
         try:
-            told = json.loads((self.home / "site.json").read_text(encoding="utf-8"))
-            initial, _ = read_tensors(self.home / "initial.safetensors")
+            told = json.loads(private.file(self.home, "site.json").read_text(encoding="utf-8"))
+            initial, _ = read_tensors(private.file(self.home, "initial.safetensors"))
+        except Refusal:
+            raise
         except (OSError, FedloomError):
             raise Refusal("has not joined this federation, or its state folder is gone") from None
         self.joined = joined(told["card"], initial)
         keep_freed_memory()
         torch.set_num_threads(1)
         with one_thread():
-            self.worker = Worker(site.experiment(Card.of(told["card"]), initial))
+            self.worker = Worker(replace(site.experiment(Card.of(told["card"]), initial), deployed=True))
             self.board = Board(self.worker.experiment, 1)
 
     @classmethod
@@ -268,12 +269,13 @@ class Resident:
     # memory
 
     def _version(self, round: int) -> Path:
-        return self.home / f"memory-round-{round:06d}.safetensors"
+        return private.file(self.home, f"memory-round-{round:06d}.safetensors")
 
     def recall(self, version: int, again: bool = False) -> None:
         """The memory of a version; for a second act also what was broadcast and uploaded in the first."""
+        path = self._version(version)
         try:
-            tensors, _ = read_tensors(self._version(version))
+            tensors, _ = read_tensors(path)
         except FedloomError:
             raise Refusal(f"no longer has its memory of round {version}") from None
         messages, board = self.worker.experiment.messages, self.board
@@ -300,7 +302,7 @@ class Resident:
         if messages.message.nbytes:
             tensors |= {**prefixed(board.up(0), "up"), **prefixed(messages.down.views(board.down_row), "down")}
         whole = {name: tensor for name, tensor in tensors.items() if tensor.numel()}
-        write_tensors(self._version(version), whole, durable=True)
+        private.write_tensors(self._version(version), whole, durable=True)
         wanted = {self._version(number).name for number in (version, *kept)}
         for path in self.home.glob("memory-round-*.safetensors"):
             if path.name not in wanted:
@@ -311,4 +313,4 @@ class Resident:
         told = {"version": "" if order.base is None else str(order.base), "round": str(order.at)}
         views = self.worker.experiment.messages.down.views(self.board.down_row)
         down = {name: tensor for name, tensor in views.items() if tensor.numel()}
-        write_tensors(self.home / "served.safetensors", down, told, durable=True)
+        private.write_tensors(self.home / "served.safetensors", down, told, durable=True)

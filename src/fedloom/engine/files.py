@@ -19,8 +19,8 @@ from fedloom.errors import FedloomError
 from fedloom.weights import digest
 
 
-def write(path: Path, content: bytes | str, durable: bool = False) -> None:
-    """Replace a file by new content in one move. `durable`: also through a power cut."""
+def write(path: Path, content: bytes | str, durable: bool = False, mode: int = 0o666) -> None:
+    """Replace a file by new content in one move. `durable`: also through a power cut. `mode`: before the umask."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
@@ -29,7 +29,7 @@ def write(path: Path, content: bytes | str, durable: bool = False) -> None:
             if durable:
                 file.flush()
                 os.fsync(file.fileno())
-        os.chmod(temporary, 0o666 & ~_umask())
+        os.chmod(temporary, mode & ~_umask())
         os.replace(temporary, path)
     except BaseException:
         with contextlib.suppress(FileNotFoundError):
@@ -90,12 +90,16 @@ def keep_lines(path: Path, lines: Iterable[Mapping[str, Any]]) -> None:
 
 
 def write_tensors(
-    path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None, durable: bool = False
+    path: Path,
+    tensors: Mapping[str, Tensor],
+    metadata: Mapping[str, str] | None = None,
+    durable: bool = False,
+    mode: int = 0o666,
 ) -> None:
     """A safetensors file whose metadata hold a hash of everything else in it."""
     told = dict(metadata or {})
     told["digest"] = _seal(tensors, told)
-    write(path, save({name: t.contiguous() for name, t in tensors.items()}, told), durable)
+    write(path, save({name: t.contiguous() for name, t in tensors.items()}, told), durable, mode)
 
 
 def read_tensors(path: Path, sealed: bool = True) -> tuple[dict[str, Tensor], dict[str, str]]:

@@ -50,6 +50,7 @@ class RunFolder:
         self.client_memory = self.checkpoints / "clients"
         self.analysis = self.path / "analysis"
         self.sites = self.path / "sites.json"  # of a run on real machines
+        self.nodes = self.path / "nodes.json"  # there: which key each client belongs to
 
     @property
     def finished(self) -> bool:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fedloom.engine.arena import scoped
 from fedloom.engine.descent import Downhill
-from fedloom.keys import numpy_generator
+from fedloom.keys import numpy_generator, secret_normal
 from fedloom.methods.part import Part
 from fedloom.methods.seen import Batch, Correction, Course, Data, Draw, Phase, Slots
 from fedloom.nets import Net
@@ -137,6 +137,11 @@ class Scope:
     @property
     def peers(self) -> list[Uploaded]:
         return [Uploaded(self._job, i, self.name) for i in range(len(self._job.peers))]
+
+    def noise(self, count: int) -> Tensor:
+        if self._job.worker.experiment.deployed:
+            return secret_normal(count)
+        return torch.randn(count, generator=self.generator)
 
     def share(self, share: float) -> Tensor:
         experiment = self._job.worker.experiment

@@ -13,6 +13,7 @@ from fedloom.engine.arena import Packing, scoped
 from fedloom.engine.shares import client_shares
 from fedloom.engine.state import State
 from fedloom.errors import FedloomError
+from fedloom.keys import secret_normal, torch_generator
 from fedloom.methods.part import Part
 
 CHUNK = 1 << 16  # floats: partial sums stay in the cache
@@ -85,6 +86,7 @@ class RoundServer:
         self.lr, self.momentum = recipe.rate(state.round + 1), recipe.momentum
         self._recipe = recipe
         self.down = self.up = 0  # bytes of second acts
+        self._draws: dict[str, torch.Generator] = {}  # by part
 
     @property
     def shares(self) -> list[float]:
@@ -92,6 +94,13 @@ class RoundServer:
 
     def drop(self, upload: Upload) -> None:
         self.accepted.remove(upload)
+
+    def noise(self, part: str, count: int) -> Tensor:
+        if self.state.experiment.deployed:
+            return secret_normal(count)
+        if part not in self._draws:
+            self._draws[part] = torch_generator(self.state.experiment.recipe.seed, part, self.state.round + 1)
+        return torch.randn(count, generator=self._draws[part])
 
     def scope(self, part: Part) -> ServerScope:
         return ServerScope(self, part)
@@ -134,6 +143,9 @@ class ServerScope:
 
     def extras(self, name: str) -> list[Tensor]:
         return [scoped(upload.tensors, self._part.name)[name] for upload in self._server.accepted]
+
+    def noise(self, count: int) -> Tensor:
+        return self._server.noise(self._part.name, count)
 
     def mean(self, vectors: Sequence[Tensor]) -> Tensor:
         return weighted_sum(vectors, self._server.shares)

@@ -84,6 +84,7 @@ class Experiment:
 
     origin: Mapping[str, Any] | None = None  # what the first weights were read from, where it was a file
     stacked_because: str = ""  # or not: how `stack: auto` came to its choice
+    deployed: bool = False  # on real machines: noise that hides something is secret, and clients know the seed
 
     @property
     def layout(self) -> Layout:
@@ -127,6 +128,7 @@ class Experiment:
             statistics=layout.shared_statistics,
             remembers=self.messages.memory.nbytes > 0,
             surveys=self.messages.findings.nbytes > 0,
+            known_cohorts=self.deployed,
         )
 
 

@@ -13,13 +13,15 @@ dp-accounting, and the smaller is reported:
     - whoever is in the cohorts: T Gaussian mechanisms are one with noise/sqrt(T), exactly (Balle and Wang 2018).
 Everybody in every round: the second alone. Also the second alone where clients remember anything (personal regions,
 memory of parts): what they send then tells of earlier cohorts, and sampling hides a client only while those are secret.
+And on real machines, where every site has the recipe, and the seed in it decides the cohorts.
 
 What epsilon covers: the weights after every round, final ones included, for somebody who knows neither cohorts nor seed.
 What it does not cover: the run folder's logs (train_loss, cohorts, lost, clients' accuracies), checkpoints and clients'
 own memory, which belong to the simulation; choosing hyper-parameters or a best round by looking; the mean and deviation of
 `data.normalize: set`, which are of all training images and taken as public (give two lists, or none, where they are
-not). The noise comes from a seeded generator in float32, so that runs repeat: who knows the seed can subtract it. A
-deployment needs a secret source, and a server that is trusted to add it.
+not). The noise is `server.noise`. In a simulation it comes from the seed, so that runs repeat; it is not private, since who
+knows the seed can subtract it. On real machines it comes from the operating system's randomness, so two runs differ, and the
+server is trusted to add it. It is rounded to float32, as the weights are; attacks on the rounding are not considered.
 
 Refused: parts whose clients upload more than weights (a control, norms), parts that use single clients' models at the
 server (a second act, distillation), shared statistics of normalisers. Personal regions never leave their client.
@@ -39,7 +41,6 @@ from pydantic import Field
 from torch import Tensor
 
 from fedloom.errors import FedloomError
-from fedloom.keys import torch_generator
 from fedloom.methods.part import NonNegative, Part, Positive
 from fedloom.methods.seen import Plan, Server
 
@@ -89,8 +90,7 @@ class DP(Part):
             norm = torch.linalg.vector_norm(move.double())
             total += move * torch.clamp(self.clip / (norm + 1e-12), max=1.0).to(move.dtype)
         if self.noise:
-            draws = torch_generator(server.task.seed, "dp", server.round)
-            total += self.noise * self.clip * torch.randn(len(w), generator=draws)
+            total += self.noise * self.clip * server.noise(len(w))
         return w + total / m
 
     def summary(self, plan: Plan) -> dict[str, Any]:
@@ -106,10 +106,11 @@ class DP(Part):
         if not self.noise:
             facts["note"] = "noise is 0: updates are clipped, but nothing is private and epsilon is infinite"
             return {"epsilon": None, "delta": delta, "privacy": facts}
-        amplified = task.cohort < task.clients and not plan.remembers
+        amplified = task.cohort < task.clients and not plan.remembers and not plan.known_cohorts
         facts["bounds"] = bounds(self.noise / 2, task.rounds, task.clients, task.cohort if amplified else None, delta)
-        if plan.remembers and task.cohort < task.clients:
-            facts["note"] = "clients remember, so that cohorts are no secret: sampling is not counted on"
+        if not amplified and task.cohort < task.clients:
+            why = "clients remember" if plan.remembers else "every site knows the seed"
+            facts["note"] = f"{why}, so that cohorts are no secret: sampling is not counted on"
         return {"epsilon": min(facts["bounds"].values()), "delta": delta, "privacy": facts}
 
 

@@ -46,6 +46,7 @@ class Plan:
     statistics: int  # shared statistics of normalisers: averaged beside the weights
     remembers: bool  # whether clients keep anything from round to round
     surveys: bool  # whether all clients are asked for sums over their data at the end
+    known_cohorts: bool = False  # whether clients know the seed, and so who takes part in which round
 
 
 @dataclass(frozen=True)
@@ -202,6 +203,10 @@ class Client(Protocol):
     @property
     def generator(self) -> torch.Generator: ...
 
+    def noise(self, count: int) -> Tensor:
+        """Standard normal numbers that hide something: on real machines secret, in a simulation from `generator`."""
+        ...
+
     def gradient_of(
         self, loss: Callable[[Batch], Tensor] | None = None, at: Tensor | None = None, batch: Batch | None = None
     ) -> Tensor:
@@ -289,6 +294,11 @@ class Server(Protocol):
 
     def extras(self, name: str) -> Sequence[Tensor]:
         """What this part's clients added to their uploads."""
+        ...
+
+    def noise(self, count: int) -> Tensor:
+        """Standard normal numbers that hide something: on real machines from the operating system's randomness, in a
+        simulation from the seed, the round and the part's name, so that runs repeat."""
         ...
 
     def mean(self, vectors: Sequence[Tensor]) -> Tensor:
