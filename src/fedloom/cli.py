@@ -19,7 +19,7 @@ from fedloom.compare import Comparison, Tuning
 from fedloom.data import list_sets, list_splits
 from fedloom.deploy.cli import flower
 from fedloom.engine.setup import import_parts
-from fedloom.errors import FedloomError, Interrupted
+from fedloom.errors import FedloomError, Interrupted, shown
 from fedloom.measure.analyze import WHAT
 from fedloom.methods import list_methods
 from fedloom.nets import list_models
@@ -318,7 +318,7 @@ def list_(
         ),
     }
     if what not in tables:
-        raise FedloomError(f"list: {what!r} is unknown; allowed are {', '.join(tables)}")
+        raise FedloomError(f"list: {shown(what)} is unknown; allowed are {', '.join(tables)}")
     out.print(tables[what]())
 
 

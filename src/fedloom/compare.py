@@ -22,7 +22,7 @@ from typing import Any, Protocol, TypeAlias
 from fedloom.engine import where
 from fedloom.engine.folder import RunFolder
 from fedloom.engine.setup import prepare
-from fedloom.errors import FedloomError, Interrupted
+from fedloom.errors import FedloomError, Interrupted, shown
 from fedloom.measure.personal import Personal, Tuned
 from fedloom.personal import Tuning as FineTuning
 from fedloom.personal import personalize_run
@@ -163,7 +163,9 @@ def plan(
         text, _, settings = row.partition("@")
         own = [setting for setting in re.split(r"[\s,]+", settings.strip()) if setting]
         if twice := [name for name in over or () if name in (setting.partition("=")[0] for setting in own)]:
-            raise FedloomError(f"over: {twice[0]} is swept, but the method {row!r} sets it too; leave out one of them")
+            raise FedloomError(
+                f"over: {twice[0]} is swept, but the method {shown(row)} sets it too; leave out one of them"
+            )
         for point in _points(over or {}):
             changed = base.model_dump()
             for setting in [*own, *(f"{_full(field)}={value}" for field, value in point)]:
