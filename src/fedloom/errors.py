@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import reprlib
 from pathlib import Path
 from typing import Any
 
+DISK = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS))  # a disk's fault, not the input's
 LINE = 80  # characters of an input that a sentence repeats
 WORD = 300  # longest word of a sentence: a path fits
 SENTENCE = 1500
