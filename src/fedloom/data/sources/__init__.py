@@ -12,13 +12,23 @@ from fedloom.data.sources.hub import hub
 from fedloom.data.sources.npz import npz
 from fedloom.data.sources.ready import READY, ready
 from fedloom.data.sources.source import Source
-from fedloom.errors import FedloomError, shown
+from fedloom.errors import FedloomError, brief, shown
 
 FORMS = "digits, NAME (of $FEDLOOM_DATA/NAME.npz, or of fedloom list data), PATH.npz, folder:PATH or hf:owner/name"
 
 
 def find(text: str) -> Source:
-    text = text.strip()
+    """The source that a text names, or one sentence about why it cannot be had."""
+    try:
+        return _find(text.strip())
+    except FedloomError:
+        raise
+    except (OSError, RuntimeError, ValueError) as error:  # names that no file can have, links in a circle
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise FedloomError(f"data {shown(text)} cannot be read ({brief(str(reason))})") from None
+
+
+def _find(text: str) -> Source:
     kind, colon, rest = text.partition(":")
     if text == "digits":
         return digits()
