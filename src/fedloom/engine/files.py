@@ -80,6 +80,8 @@ def _finite(text: str) -> float:
 
 def read_json(path: Path) -> Any:
     """The content of a JSON file; None where there is none that can be read."""
+    if obstacle(path):
+        return None
     try:
         return loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -108,7 +110,11 @@ def append_line(path: Path, content: Mapping[str, Any]) -> None:
 def read_lines(path: Path) -> list[dict[str, Any]]:
     """The lines of a JSON-lines file up to the first that is not whole: a kill or a power cut ends it there."""
     found: list[dict[str, Any]] = []
-    for line in path.read_bytes().split(b"\n")[:-1] if path.exists() else []:
+    if not path.exists():
+        return found
+    if reason := obstacle(path):
+        raise FedloomError(f"{path} cannot be read: {reason}")
+    for line in path.read_bytes().split(b"\n")[:-1]:
         try:
             content = loads(line)
         except ValueError:
