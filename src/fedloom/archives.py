@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import os
 import struct
+import tokenize
 import zipfile
 import zlib
 from collections.abc import Iterable, Sequence
@@ -27,7 +28,16 @@ HEADER = 10_000  # bytes of an array's header
 FOLDED = 200, 2**28  # no images shrink so many times; an archive below this many bytes may
 RAISED = (
     *(OSError, EOFError, ValueError, zipfile.BadZipFile, zlib.error, struct.error),
-    *(NotImplementedError, RuntimeError, LookupError, TypeError, OverflowError, MemoryError, SyntaxError),
+    *(
+        NotImplementedError,
+        RuntimeError,
+        LookupError,
+        TypeError,
+        OverflowError,
+        MemoryError,
+        SyntaxError,
+        tokenize.TokenError,
+    ),
 )  # by zipfile and numpy, over what damaged files lead them to
 
 
