@@ -45,6 +45,7 @@ WORKLOADS = (
     Workload("mobilenet", "MobileNet 32x32, 10 clients x 500, batch 50", "mobilenet", (32, 32, 3), 10, 10, 500, 50),
 )
 
+DAY = 86_400  # seconds, the longest that a workload may be measured
 SIDE = 1024  # of the matrices whose product is the limit
 
 
@@ -53,6 +54,8 @@ def bench(seconds: float, only: str | None, precision: str, say: Callable[[str],
     chosen = [w for w in WORKLOADS if only in (None, w.name)]
     if not chosen:
         raise FedloomError(f"only: {shown(only)} is unknown; allowed are {', '.join(w.name for w in WORKLOADS)}")
+    if not 0 <= seconds <= DAY:
+        raise FedloomError(f"seconds: must be 0 to {DAY} (got {seconds:g})")
     lanes = count("auto", "cpu")
     table = plain_table(
         f"{lanes} lanes, {precision}",

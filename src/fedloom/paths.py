@@ -26,10 +26,20 @@ def obstacle(path: str | Path) -> str | None:
     return None if os.access(path, os.R_OK) else "Permission denied"
 
 
-def resolved(path: str | Path, what: str) -> Path:
-    """The path without `~`, links and dots, or a sentence that begins with `what` it is for."""
+def expanded(path: str | Path, what: str) -> Path:
+    """The path without `~`, or a sentence that begins with `what` it is for."""
     try:
-        return Path(path).expanduser().resolve()
-    except (OSError, RuntimeError, ValueError) as error:  # RuntimeError: links in a circle, or nobody's home
+        return Path(path).expanduser()
+    except RuntimeError as error:  # nobody's home
+        raise FedloomError(f"{what}: {brief(path)} is no path ({error})") from None
+
+
+def resolved(path: str | Path, what: str) -> Path:
+    """The same without links and dots."""
+    try:
+        return expanded(path, what).resolve()
+    except FedloomError:
+        raise
+    except (OSError, RuntimeError, ValueError) as error:  # RuntimeError: links in a circle
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise FedloomError(f"{what}: {brief(path)} is no path ({reason})") from None

