@@ -20,7 +20,7 @@ from rich.table import Table
 from fedloom.engine.folder import create
 from fedloom.engine.lanes import count, keep_freed_memory
 from fedloom.engine.setup import prepare
-from fedloom.errors import FedloomError
+from fedloom.errors import FedloomError, shown
 from fedloom.nets import build
 from fedloom.recipe import Recipe, recipe
 from fedloom.report.table import plain_table
@@ -45,6 +45,7 @@ WORKLOADS = (
     Workload("mobilenet", "MobileNet 32x32, 10 clients x 500, batch 50", "mobilenet", (32, 32, 3), 10, 10, 500, 50),
 )
 
+DAY = 86_400  # seconds, the longest that a workload may be measured
 SIDE = 1024  # of the matrices whose product is the limit
 
 
@@ -52,7 +53,9 @@ def bench(seconds: float, only: str | None, precision: str, say: Callable[[str],
     """Measure all workloads, or one; returns the table that is printed."""
     chosen = [w for w in WORKLOADS if only in (None, w.name)]
     if not chosen:
-        raise FedloomError(f"only: {only!r} is unknown; allowed are {', '.join(w.name for w in WORKLOADS)}")
+        raise FedloomError(f"only: {shown(only)} is unknown; allowed are {', '.join(w.name for w in WORKLOADS)}")
+    if not 0 <= seconds <= DAY:
+        raise FedloomError(f"seconds: must be 0 to {DAY} (got {seconds:g})")
     lanes = count("auto", "cpu")
     table = plain_table(
         f"{lanes} lanes, {precision}",

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import os
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,7 +21,7 @@ from fedloom.compare import Comparison, Tuning
 from fedloom.data import list_sets, list_splits
 from fedloom.deploy.cli import flower
 from fedloom.engine.setup import import_parts
-from fedloom.errors import FedloomError, Interrupted
+from fedloom.errors import DISK, FedloomError, Interrupted, Unwritable, one_line, shown
 from fedloom.measure.analyze import WHAT
 from fedloom.methods import list_methods
 from fedloom.nets import list_models
@@ -319,7 +321,7 @@ def list_(
         ),
     }
     if what not in tables:
-        raise FedloomError(f"list: {what!r} is unknown; allowed are {', '.join(tables)}")
+        raise FedloomError(f"list: {shown(what)} is unknown; allowed are {', '.join(tables)}")
     out.print(tables[what]())
 
 
@@ -349,19 +351,41 @@ def main(arguments: list[str] | None = None) -> None:
     """The entry point; ends the process."""
     try:
         code = app(arguments, standalone_mode=False)
+        sys.stdout.flush()
     except Interrupted as error:
         _say(str(error))
         sys.exit(130)
+    except Unwritable as error:
+        _say(f"error: {error}")
+        sys.exit(1)
     except FedloomError as error:
         _say(f"error: {error}")
         sys.exit(2)
     except USAGE as error:
-        _say(f"error: {error.format_message()}")
+        _say(f"error: {one_line(error.format_message())}")
         sys.exit(2)
+    except BrokenPipeError:  # whoever read our output has had enough
+        _drop_output()
+        sys.exit(1)
+    except OSError as error:  # a place that cannot be read or written, found where no sentence of its own is made
+        named = f"{error.filename}: " if error.filename else ""
+        _say(f"error: {one_line(f'{named}{error.strerror or error}')}")
+        if error.filename is None:
+            _drop_output()
+        sys.exit(1 if error.errno in DISK else 2)
+    except MemoryError:
+        _say("error: there is not enough memory for this; choose a smaller model, batch or number of clients")
+        sys.exit(1)
     except (KeyboardInterrupt, typer.Abort):
         _say("stopped")
         sys.exit(130)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _drop_output() -> None:
+    """What was printed and nobody can take is not tried again when the process ends."""
+    with suppress(OSError, ValueError):  # not a file at all, under a test or in a notebook
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _say(text: str) -> None:

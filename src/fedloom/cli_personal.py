@@ -12,7 +12,7 @@ from rich.progress import Progress
 from typer import Argument, Option
 
 from fedloom.adopt import adopt as adopt_client
-from fedloom.errors import FedloomError
+from fedloom.errors import FedloomError, shown
 from fedloom.export import export as export_model
 from fedloom.measure.personal import UNSEEN, Personal
 from fedloom.personal import Tuning, personalize_run
@@ -125,5 +125,5 @@ def several(name: str, text: str, kind: Callable[[str], T]) -> list[T]:
         found = []
     if not found:
         what = {int: "whole numbers", float: "numbers"}.get(kind, "words")  # type: ignore[call-overload]
-        raise FedloomError(f"{name}: cannot read {text!r}; write {what} with commas between")
+        raise FedloomError(f"{name}: cannot read {shown(text)}; write {what} with commas between")
     return list(dict.fromkeys(found))

@@ -11,10 +11,13 @@ once and mapped into memory by every cell; a split is a function of the seed, so
 
 from __future__ import annotations
 
+import fcntl
 import math
+import os
 import re
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
@@ -22,7 +25,7 @@ from typing import Any, Protocol, TypeAlias
 from fedloom.engine import where
 from fedloom.engine.folder import RunFolder
 from fedloom.engine.setup import prepare
-from fedloom.errors import FedloomError, Interrupted
+from fedloom.errors import FedloomError, Interrupted, shown
 from fedloom.measure.personal import Personal, Tuned
 from fedloom.personal import Tuning as FineTuning
 from fedloom.personal import personalize_run
@@ -163,7 +166,9 @@ def plan(
         text, _, settings = row.partition("@")
         own = [setting for setting in re.split(r"[\s,]+", settings.strip()) if setting]
         if twice := [name for name in over or () if name in (setting.partition("=")[0] for setting in own)]:
-            raise FedloomError(f"over: {twice[0]} is swept, but the method {row!r} sets it too; leave out one of them")
+            raise FedloomError(
+                f"over: {twice[0]} is swept, but the method {shown(row)} sets it too; leave out one of them"
+            )
         for point in _points(over or {}):
             changed = base.model_dump()
             for setting in [*own, *(f"{_full(field)}={value}" for field, value in point)]:
@@ -195,8 +200,9 @@ def _compare(cells: Sequence[Cell], tuning: Tuning | None, watcher: CellWatcher 
         assert cell.recipe.out is not None
         done, personal, failure = Run(Path(cell.recipe.out)), None, None
         try:
-            done = _run(cell, watcher or Silent())
-            personal = _personal(cell, done, tuning) if tuning else None
+            with _alone(cell, tuning, watcher or Silent()):
+                done = _run(cell, watcher or Silent())
+                personal = _personal(cell, done, tuning) if tuning else None
         except Interrupted as error:
             told = str(error).partition(";")[0]
             raise Interrupted(f"cell {number + 1} of {len(cells)} {told}; the same command carries on") from None
@@ -242,6 +248,53 @@ def _run(cell: Cell, watcher: Watcher) -> Run:
     return start(cell.recipe, watcher)
 
 
+@contextmanager
+def _alone(cell: Cell, tuning: Tuning | None, watcher: Watcher) -> Iterator[None]:
+    """One process at a time works on a cell; another comparison into the same folder waits here, then finds it done.
+
+    The lock belongs to the process, so it is gone when that is, however it ended.
+    """
+    assert cell.recipe.out is not None
+    folder = RunFolder(cell.recipe.out)
+    if folder.finished and tuning is None:  # nothing will be written
+        yield
+        return
+    path = folder.path.with_name(f".{folder.path.name}.lock")
+    descriptor = _locked(
+        path, lambda: watcher.note(f"waiting for {cell.title}: another process works on {folder.path}")
+    )
+    try:
+        _refuse_other_recipe(cell)  # what another has put there while we waited
+        yield
+    finally:
+        path.unlink(missing_ok=True)
+        os.close(descriptor)
+
+
+def _locked(path: Path, wait: Callable[[], None]) -> int:
+    """Hold a lock file; `wait` is called once if that takes time. Whoever releases one removes it, so it may be another's."""
+    told = False
+    while True:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if not told:
+                    wait()
+                    told = True
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+            except OSError:
+                return descriptor  # a file system without locks
+            if path.exists() and path.stat().st_ino == os.fstat(descriptor).st_ino:
+                return descriptor
+        except BaseException:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)
+
+
 def _refuse_shared_folders(cells: Sequence[Cell]) -> None:
     seen: dict[str | None, Cell] = {}
     for cell in cells:
@@ -254,15 +307,19 @@ def _refuse_shared_folders(cells: Sequence[Cell]) -> None:
 
 def _refuse_other_recipes(cells: Sequence[Cell]) -> None:
     for cell in cells:
-        assert cell.recipe.out is not None
-        folder = RunFolder(cell.recipe.out)
-        if not folder.recipe_yaml.exists():
-            continue
-        stored, wanted = folder.recipe(), cell.recipe
-        if wanted.precision == "auto":  # decided where the run began, which may have been another machine
-            wanted = wanted.changed(precision=stored.precision)
-        if stored.digest() != prepare(wanted).told().digest():
-            raise FedloomError(f"out: {folder.path} holds a run of another recipe; choose another --name or --out")
+        _refuse_other_recipe(cell)
+
+
+def _refuse_other_recipe(cell: Cell) -> None:
+    assert cell.recipe.out is not None
+    folder = RunFolder(cell.recipe.out)
+    if not folder.recipe_yaml.exists():
+        return
+    stored, wanted = folder.recipe(), cell.recipe
+    if wanted.precision == "auto":  # decided where the run began, which may have been another machine
+        wanted = wanted.changed(precision=stored.precision)
+    if stored.digest() != prepare(wanted).told().digest():
+        raise FedloomError(f"out: {folder.path} holds a run of another recipe; choose another --name or --out")
 
 
 def _personal(cell: Cell, done: Run, tuning: Tuning) -> Personal:

@@ -7,16 +7,20 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
-from fedloom.errors import FedloomError
+from fedloom.errors import LINE, FedloomError, brief, shown
+from fedloom.paths import obstacle
+from fedloom.values import TEXT, Unreadable, parse
 
 _FROZEN = ConfigDict(frozen=True, extra="forbid")
+MOST = 10**9  # of anything that is counted
+LONGEST = 4096  # characters of a text, as of a path
 Normalize = Literal["set", "none"] | tuple[list[float], list[float]]
 
 
@@ -27,7 +31,9 @@ class Data(BaseModel):
     name: str = "digits"  # digits | NAME in $FEDLOOM_DATA | PATH.npz | hf:owner/name | folder:PATH
     normalize: Normalize = "set"  # after x / 255: by the training images' mean and deviation | not at all | two lists
     resize: Annotated[int, Field(ge=1, le=4096)] | None = None  # side length in pixels
-    images: Annotated[int, Field(ge=1)] | None = None  # so many of the training images are dealt out; None: all
+    images: Annotated[int, Field(ge=1, le=MOST)] | None = (
+        None  # so many of the training images are dealt out; None: all
+    )
     validation: Annotated[float, Field(ge=0, lt=1)] = 0.0  # share of the training images held back from all clients
     public: Annotated[float, Field(ge=0, lt=1)] = (
         0.0  # a further share that belongs to no client and may be used by parts
@@ -41,13 +47,13 @@ class SecAgg(BaseModel):
 
     model_config = _FROZEN
     # a node shares its keys with so many of a round's nodes, itself included; None: with all
-    num_shares: Annotated[int, Field(ge=3)] | None = None
+    num_shares: Annotated[int, Field(ge=3, le=MOST)] | None = None
     # of the shares, to unmask a sum: above a half, else a server could get at one node by telling two stories of it
     reconstruction_threshold: Annotated[float, Field(gt=0.5, le=1)] = 0.67
     # numbers of an update beyond this are clipped; 2^31 steps from end to end
     clipping_range: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 16.0
     # the smallest number of sites that a node masks among and helps to unmask a sum of; None: the threshold of a full cohort
-    min_clients: Annotated[int, Field(ge=2)] | None = None
+    min_clients: Annotated[int, Field(ge=2, le=MOST)] | None = None
     # nodes believe a public key only if a site of their roster signed it; false: they believe the server
     authenticated: bool = True
 
@@ -72,7 +78,7 @@ class Deploy(BaseModel):
 
     model_config = _FROZEN
     # a round with fewer accepted uploads is not combined and the run stops; 0: one without any is passed over
-    min_cohort: Annotated[int, Field(ge=0)] = 1
+    min_cohort: Annotated[int, Field(ge=0, le=MOST)] = 1
     # an upload that lies so many times farther from the broadcast than the median one is lost; null: any is used
     max_distance: Annotated[float, Field(ge=1, allow_inf_nan=False)] | None = 1000.0
     timeout: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 600.0  # seconds for one answer of a node
@@ -109,13 +115,13 @@ class Recipe(BaseModel):
     model_config = _FROZEN
     data: Data = Data()
     split: str = "shards:2"
-    clients: Annotated[int, Field(ge=1)] = 20
+    clients: Annotated[int, Field(ge=1, le=MOST)] = 20
     model: str = "mlp"
     method: str = "fedavg"
-    rounds: Annotated[int, Field(ge=1)] = 50
+    rounds: Annotated[int, Field(ge=1, le=MOST)] = 50
     fraction: Annotated[float, Field(gt=0, le=1)] = 0.5
-    epochs: Annotated[int, Field(ge=1)] = 1
-    batch: Annotated[int, Field(ge=1)] | Literal["full"] = 32
+    epochs: Annotated[int, Field(ge=1, le=MOST)] = 1
+    batch: Annotated[int, Field(ge=1, le=MOST)] | Literal["full"] = 32
     lr: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.1
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
     weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
@@ -124,10 +130,13 @@ class Recipe(BaseModel):
     augment: Literal["none", "flip", "crop+flip"] = "none"
     precision: Literal["fp32", "bf16", "auto"] = "fp32"  # auto: a rule decides when the run begins
     kernels: Literal["auto", "torch"] = "auto"  # auto: convolutions choose theirs by shape; torch: all are torch's own
-    lanes: Annotated[int, Field(ge=1)] | Literal["auto", "ray"] = "auto"  # ray: on a cluster, one for each of its cores
-    stack: Annotated[int, Field(ge=2)] | Literal["auto", "off"] = "off"  # clients that train in one computation
-    seed: Annotated[int, Field(ge=0)] = 0
-    eval_every: Annotated[int, Field(ge=0)] = 1  # rounds between tests of the global model; 0: only the last round
+    # ray: on a cluster, one for each of its cores
+    lanes: Annotated[int, Field(ge=1, le=MOST)] | Literal["auto", "ray"] = "auto"
+    # clients that train in one computation
+    stack: Annotated[int, Field(ge=2, le=MOST)] | Literal["auto", "off"] = "off"
+    seed: Annotated[int, Field(ge=0, lt=2**64)] = 0
+    # rounds between tests of the global model; 0: only the last round
+    eval_every: Annotated[int, Field(ge=0, le=MOST)] = 1
     init: str | None = None  # PATH.safetensors | hf:owner/name[/file]: first weights; tensors of same name and shape
     name: str | None = None
     out: str | None = None
@@ -137,11 +146,13 @@ class Recipe(BaseModel):
     clip: Annotated[float, Field(gt=0)] | None = None  # largest norm of a step's gradient
     bn: Literal["running", "batch", "local"] = "running"  # the statistics that batch normalisation is tested with
     device: str = "cpu"
-    eval_batch: Annotated[int, Field(ge=1)] = 100  # images a test batch; matters for results only with `bn: batch`
-    eval_clients: Annotated[int, Field(ge=0)] = (
+    eval_batch: Annotated[int, Field(ge=1, le=MOST)] = (
+        100  # images a test batch; matters for results only with `bn: batch`
+    )
+    eval_clients: Annotated[int, Field(ge=0, le=MOST)] = (
         0  # rounds between tests on every client's own data; 0: only the last round
     )
-    analyze_every: Annotated[int, Field(ge=0)] = (
+    analyze_every: Annotated[int, Field(ge=0, le=MOST)] = (
         0  # rounds between analyses of factors, norms, alignment, drift; 0: never
     )
     checkpoint_seconds: Annotated[float, Field(ge=0)] = 15.0  # at most this much work is done again after a kill
@@ -149,6 +160,16 @@ class Recipe(BaseModel):
     track: str | None = None  # tensorboard | mlflow | wandb, or several with commas between: who is told of every round
     deploy: Deploy = Deploy()
     parts: tuple[str, ...] = ()  # modules or .py files to import first: they bring parts of your own
+
+    @model_validator(mode="after")
+    def _plain_texts(self) -> Recipe:
+        """No text may hold what no path, terminal or file of ours can: it is refused before anything is named by it."""
+        for name, text in _texts(self):
+            if len(text) > LONGEST:
+                raise ValueError(f"{name}: at most {LONGEST} characters are allowed (got {len(text)})")
+            if not text.replace("\n", "").replace("\t", "").isprintable():
+                raise ValueError(f"{name}: {shown(text)} holds characters that cannot be printed; leave them out")
+        return self
 
     @model_validator(mode="before")
     @classmethod
@@ -219,6 +240,20 @@ class Recipe(BaseModel):
         return str(yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False, allow_unicode=True))
 
 
+def _texts(model: BaseModel, inside: str = "") -> Iterator[tuple[str, str]]:
+    """Every text of a recipe with the name of its field."""
+    for field in type(model).model_fields:
+        value = getattr(model, field)
+        if isinstance(value, BaseModel):
+            yield from _texts(value, f"{inside}{field}.")
+        elif isinstance(value, str | tuple):
+            yield from (
+                (inside + field, text)
+                for text in ([value] if isinstance(value, str) else value)
+                if isinstance(text, str)
+            )
+
+
 _GROUPS: dict[str, type[BaseModel]] = {"data": Data, "deploy": Deploy}
 _SECURE = ["deploy", "secure_aggregation"]
 
@@ -233,17 +268,19 @@ def recipe(given: Mapping[str, Any]) -> Recipe:
 
 def read_recipe(path: str | Path) -> dict[str, Any]:
     """The fields of a YAML file, not yet checked."""
+    piped = str(path).startswith(("/dev/fd/", "/dev/stdin", "/proc/self/fd/"))
+    if not piped and (reason := obstacle(path)):
+        raise FedloomError(f"recipe: cannot read {brief(path)}: {reason}")
     try:
-        text = Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "not a text file"
-        raise FedloomError(f"recipe: cannot read {path}: {reason}") from None
-    try:
-        found = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        where = getattr(error, "problem_mark", None)
-        line = f" (line {where.line + 1})" if where else ""
-        raise FedloomError(f"recipe: {path} is not valid YAML{line}") from None
+        with Path(path).open("rb") as file:
+            text = file.read(4 * TEXT + 1).decode("utf-8")
+        found = parse(text)
+    except OSError as error:
+        raise FedloomError(f"recipe: cannot read {path}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise FedloomError(f"recipe: cannot read {path}: not a text file") from None
+    except Unreadable as error:
+        raise FedloomError(f"recipe: {path} {error}") from None
     if not isinstance(found, dict):
         raise FedloomError(f"recipe: {path} must hold fields such as `method: fedavg`, one a line")
     return found
@@ -253,42 +290,43 @@ def assign(fields: dict[str, Any], setting: str) -> None:
     """Apply `a.b=c` to nested fields in place."""
     key, equals, value = setting.partition("=")
     if not equals or not key.strip():
-        raise FedloomError(f"--set: cannot read {setting!r}; write field=value or group.field=value")
-    names = [item.strip().replace("-", "_") for item in key.split(".")]
+        raise FedloomError(f"--set: cannot read {shown(setting)}; write field=value or group.field=value")
+    names = [item.strip().replace("-", "_") for item in key.split(".", 4)]
     if names[0] == "data" and isinstance(fields.get("data"), str):
         fields["data"] = {"name": fields["data"]}
     place = fields
     for item in names[:-1]:
         inner = place.setdefault(item, {})
         if not isinstance(inner, dict):
-            raise FedloomError(f"--set: {key!r} goes into {item!r}, which is a single value")
+            raise FedloomError(f"--set: {shown(key)} goes into {shown(item)}, which is a single value")
         place = inner
     try:
-        parsed = yaml.safe_load(value)
-    except yaml.YAMLError:
-        raise FedloomError(f"--set: cannot read the value of {setting!r}") from None
-    place[names[-1]] = parsed
+        place[names[-1]] = parse(value)
+    except Unreadable as error:
+        raise FedloomError(f"--set: cannot read the value of {shown(setting)}, which {error}") from None
 
 
 def _sentence(error: ValidationError) -> str:
     problems = error.errors()
     first = min(problems, key=lambda item: item["type"] != "extra_forbidden")
     loc = [str(item) for item in first["loc"]]
+    if not loc:  # of the recipe as a whole
+        return _plain(str(first["msg"]))
     place = ".".join(
         item for item in loc if re.fullmatch(r"[a-z_]+|\d+", item) and item not in ("int", "float", "none")
     )
     if first["type"] == "extra_forbidden":
         model = _GROUPS.get(loc[0], Recipe) if len(loc) > 1 else Recipe
         model = SecAgg if loc[:2] == _SECURE and len(loc) > 2 else model
-        near = difflib.get_close_matches(loc[-1], model.model_fields, n=1)
+        near = difflib.get_close_matches(loc[-1][:LINE], model.model_fields, n=1)
         hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(model.model_fields)}"
-        return f"{place or loc[-1]}: unknown field; {hint}"
+        return f"{brief(place or loc[-1])}: unknown field; {hint}"
     same = [item for item in problems if item["loc"][:1] == first["loc"][:1] and item["input"] is first["input"]]
     said = " or ".join(dict.fromkeys(_plain(str(item["msg"])) for item in same)).replace(" or must be ", " or ")
     name = loc[0] if loc[0] not in _GROUPS or len(loc) == 1 else ".".join(loc[: 3 if loc[:2] == _SECURE else 2])
     if name == "data.normalize":
         said = "must be set, none, or two lists of one number a channel: means, then deviations"
-    return f"{name}: {said} (got {first['input']})"
+    return f"{brief(name)}: {said} (got {brief(first['input'])})"
 
 
 def _plain(message: str) -> str:

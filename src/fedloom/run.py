@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import signal
@@ -22,16 +21,17 @@ from torch import Tensor
 from fedloom import __version__
 from fedloom.engine import checkpoint, where
 from fedloom.engine.clock import seconds_by
-from fedloom.engine.files import append_line, keep_lines, read_lines, read_tensors, write_json, write_tensors
+from fedloom.engine.files import keep_lines, read_json, read_lines, read_tensors, write_json, write_tensors
 from fedloom.engine.folder import RunFolder, create, place
 from fedloom.engine.ledger import Ledger
+from fedloom.engine.logs import RunLog
 from fedloom.engine.memory import ClientMemory
 from fedloom.engine.precision import decide
 from fedloom.engine.rounds import Federation
 from fedloom.engine.setup import Experiment, one_thread, prepare
 from fedloom.engine.start import told_origin
 from fedloom.engine.state import State
-from fedloom.errors import FedloomError, Interrupted, TooFew
+from fedloom.errors import DISK, FedloomError, Interrupted, TooFew, Unwritable
 from fedloom.measure.accuracy import by_client, is_personal, pooled, spread
 from fedloom.measure.during import Periodic
 from fedloom.recipe import Recipe
@@ -67,16 +67,31 @@ class Run:
 
     @property
     def summary(self) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads((self.path / "summary.json").read_text(encoding="utf-8"))
+        found = read_json(self.path / "summary.json")
+        if not isinstance(found, dict):
+            raise FedloomError(
+                f"{self.path / 'summary.json'} is damaged or not there; remove it, and write it again with: "
+                f"fedloom run --resume {self.path}"
+            )
         return found
 
     @property
     def rounds(self) -> list[dict[str, Any]]:
+        self._check_log()
         return read_lines(self.path / "rounds.jsonl")
 
     @property
     def clients(self) -> list[dict[str, Any]]:
+        self._check_log()
         return read_lines(self.path / "clients.jsonl")
+
+    def _check_log(self) -> None:
+        folder = RunFolder(self.path)
+        if flaw := checkpoint.disagreement(folder.checkpoints, folder.log()):
+            raise FedloomError(
+                f"{flaw}; put the file back as it was, or remove {folder.summary} and make those rounds again with: "
+                f"fedloom run --resume {self.path}"
+            )
 
     @property
     def weights(self) -> dict[str, Tensor]:
@@ -151,13 +166,18 @@ def go(experiment: Experiment, folder: RunFolder, watcher: Watcher, machinery: M
     """From the newest checkpoint, if there is one, to the last round; `machinery` decides where clients run."""
     recipe = experiment.recipe
     identity = recipe.digest()
-    with folder.held(), machinery(experiment, folder) as fed, Interrupts() as interrupts, ExitStack() as stack:
+    with (
+        _resumable(folder),
+        folder.held(),
+        machinery(experiment, folder) as fed,
+        Interrupts() as interrupts,
+        ExitStack() as stack,
+    ):
         state = fed.state
-        rounds, clients = _logged(folder)
-        for text in checkpoint.restore(folder.checkpoints, state, fed.memory, identity, len(rounds)):
+        log = folder.log()
+        for text in checkpoint.restore(folder.checkpoints, state, fed.memory, identity, log):
             watcher.note(f"passed over a checkpoint: {text}")
-        keep_lines(folder.rounds, rounds[: state.round])
-        keep_lines(folder.clients, [clients[number] for number in sorted(clients) if number <= state.round])
+        log.cut(state.round)
         analysis = Periodic(recipe.analyze_every, recipe.rounds, folder.analysis)
         analysis.cut(state.round)
         fed.observer = analysis
@@ -170,21 +190,21 @@ def go(experiment: Experiment, folder: RunFolder, watcher: Watcher, machinery: M
             while state.round < recipe.rounds:
                 line = fed.round()
                 analysis.write()
-                line.update(_evaluate(fed, folder))
+                line.update(_evaluate(fed, log))
                 if writing:
                     line["phase_seconds"]["checkpoint"], writing = round(writing, 6), 0.0
-                append_line(folder.rounds, line)
+                log.add_round(line)
                 watcher.round(line)
                 tracker.round(line)
                 if time.monotonic() - saved >= recipe.checkpoint_seconds or state.round == recipe.rounds:
                     began = time.perf_counter()
-                    checkpoint.save(folder.checkpoints, state, fed.memory, identity)
+                    checkpoint.save(folder.checkpoints, state, fed.memory, identity, log.seal())
                     writing += time.perf_counter() - began
                     saved, saved_round = time.monotonic(), state.round
         except (KeyboardInterrupt, TooFew) as stop:
             if state.round > saved_round:
                 began = time.perf_counter()
-                checkpoint.save(folder.checkpoints, state, fed.memory, identity)
+                checkpoint.save(folder.checkpoints, state, fed.memory, identity, log.seal())
                 _told_late(folder, writing + time.perf_counter() - began)
             if isinstance(stop, TooFew):
                 raise
@@ -197,15 +217,19 @@ def go(experiment: Experiment, folder: RunFolder, watcher: Watcher, machinery: M
     return Run(folder.path)
 
 
-def _logged(folder: RunFolder) -> tuple[list[dict[str, Any]], dict[int, dict[str, Any]]]:
-    """What is written down of the rounds, from the first on without a gap, and of the clients."""
-    clients = {int(line.get("round", 0)): line for line in read_lines(folder.clients)}
-    rounds: list[dict[str, Any]] = []
-    for line in read_lines(folder.rounds):
-        if line.get("round") != len(rounds) + 1 or ("client_accuracy" in line and line["round"] not in clients):
-            break
-        rounds.append(line)
-    return rounds, clients
+@contextmanager
+def _resumable(folder: RunFolder) -> Iterator[None]:
+    """A full disk ends a run with one sentence. The round that was not written down whole is made again on resume."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in DISK:
+            raise
+        place = error.filename or folder.path
+        raise Unwritable(
+            f"{place} cannot be written ({error.strerror}), so the run stopped; make room, then carry on with: "
+            f"fedloom run --resume {folder.path}"
+        ) from None
 
 
 def _told_late(folder: RunFolder, writing: float) -> None:
@@ -218,7 +242,7 @@ def _told_late(folder: RunFolder, writing: float) -> None:
         keep_lines(folder.rounds, lines)
 
 
-def _evaluate(fed: Federation, folder: RunFolder) -> dict[str, Any]:
+def _evaluate(fed: Federation, log: RunLog) -> dict[str, Any]:
     """The tests that are due after this round."""
     recipe, number = fed.experiment.recipe, fed.state.round
     last = number == recipe.rounds
@@ -230,7 +254,7 @@ def _evaluate(fed: Federation, folder: RunFolder) -> dict[str, Any]:
     found: dict[str, Any] = dict(pooled(fed))
     if clients_due:
         each = by_client(fed)
-        append_line(folder.clients, {"round": number, **each})
+        log.add_clients({"round": number, **each})
         found["client_accuracy"] = spread(each["accuracy"]).get("mean")
         if "personal_accuracy" in each:
             found["personal_accuracy"] = spread(each["personal_accuracy"]).get("mean")

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fedloom.errors import FedloomError
+from fedloom.errors import FedloomError, shown
 from fedloom.recipe import Recipe
 
 NOT_SWEPT = ("name", "out", "lanes", "device", "checkpoint_seconds", "memory_mb", "eval_every", "eval_clients", "parts")
@@ -56,7 +56,7 @@ def _read(over: Sequence[str] | Mapping[str, Sequence[Any]]) -> list[tuple[str, 
     for text in over:
         field, equals, values = text.partition("=")
         if not equals or not field.strip():
-            raise FedloomError(f"over: cannot read {text!r}; write field=value,value")
+            raise FedloomError(f"over: cannot read {shown(text)}; write field=value,value")
         pairs.append((field.strip().replace("-", "_"), cut(values)))
     return pairs
 

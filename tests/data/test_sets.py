@@ -333,3 +333,71 @@ def test_the_list_names_the_bundled_set_and_those_of_the_data_folder(
     assert listed["tiny"]["file"] == str(tmp_path / "tiny.npz")
     assert "8 training and 4 test images, 5 x 6 x 3" in listed["tiny"]["summary"]
     assert "cannot be read" in listed["broken"]["summary"]
+
+
+def labelled(path: Path, train: object, test: object, **more: object) -> ImageSet:
+    """A set with these labels and as many images as they need."""
+    train, test = np.asarray(train), np.asarray(test)
+    arrays = {"train_x": pictures(len(train), 4, 4, 1), "test_x": pictures(len(test), 4, 4, 1, seed=1)}
+    return load(saved(path, {**arrays, "train_y": train, "test_y": test, **more}))
+
+
+def test_labels_from_1_on_are_as_many_classes_as_there_are_labels(tmp_path: Path) -> None:
+    images = labelled(tmp_path / "a.npz", [3, 1, 2, 1], [2, 3])
+    assert (images.classes, images.class_names) == (3, ("1", "2", "3"))
+    assert (images.train_y.tolist(), images.test_y.tolist()) == ([2, 0, 1, 0], [1, 2])
+    assert images.train_y.dtype == torch.int64
+    plain = labelled(tmp_path / "b.npz", [2, 0, 1, 0], [1, 2])
+    assert images.digest == plain.digest  # the same images under the same numbers
+
+
+def test_numbers_above_0_with_gaps_are_moved_together(tmp_path: Path) -> None:
+    images = labelled(tmp_path / "a.npz", [30, 7, 30], [10])
+    assert images.class_names == ("7", "10", "30")
+    assert (images.train_y.tolist(), images.test_y.tolist()) == ([2, 0, 2], [1])
+
+
+def test_numbers_that_begin_at_0_stay_and_a_gap_is_a_class_without_images(tmp_path: Path) -> None:
+    images = labelled(tmp_path / "a.npz", [0, 2, 5], [2])
+    assert (images.classes, images.train_y.tolist()) == (6, [0, 2, 5])
+    assert images.class_names == tuple("012345")
+
+
+def test_numbers_beside_names_stay_as_they_are(tmp_path: Path) -> None:
+    images = labelled(tmp_path / "a.npz", [1, 3], [1], class_names=np.array(["ant", "bee", "cow", "dog"]))
+    assert (images.classes, images.train_y.tolist()) == (4, [1, 3])
+
+
+def test_labels_that_are_one_more_than_the_names_allow_are_said(tmp_path: Path) -> None:
+    with pytest.raises(FedloomError, match=r"labels go from 1 to 3, and class_names has 3 names.*subtract 1"):
+        labelled(tmp_path / "a.npz", [1, 2, 3], [1], class_names=np.array(["ant", "bee", "cow"]))
+
+
+@pytest.mark.parametrize("kind", ["U", "S"])
+def test_texts_become_classes_in_sorted_order(tmp_path: Path, kind: str) -> None:
+    images = labelled(tmp_path / "a.npz", np.array(["dog", "ant", "dog"], kind), np.array(["bee"], kind))
+    assert images.class_names == ("ant", "bee", "dog")
+    assert (images.train_y.tolist(), images.test_y.tolist()) == ([2, 0, 2], [1])
+
+
+def test_numerals_are_sorted_by_value(tmp_path: Path) -> None:
+    assert labelled(tmp_path / "a.npz", np.array(["10", "9", "1"]), np.array(["9"])).class_names == ("1", "9", "10")
+
+
+def test_texts_beside_names_are_found_among_them(tmp_path: Path) -> None:
+    names = np.array(["dog", "cow", "ant"])
+    images = labelled(tmp_path / "a.npz", np.array(["ant", "dog"]), np.array(["ant"]), class_names=names)
+    assert (images.class_names, images.train_y.tolist()) == (("dog", "cow", "ant"), [2, 0])
+    with pytest.raises(FedloomError, match="the label 'bee' is none of class_names, which are dog, cow, ant"):
+        labelled(tmp_path / "b.npz", np.array(["ant", "bee"]), np.array(["ant"]), class_names=names)
+
+
+def test_texts_and_numbers_do_not_mix(tmp_path: Path) -> None:
+    with pytest.raises(FedloomError, match=r"train_y holds texts; train_y and test_y are expected to be of one kind"):
+        labelled(tmp_path / "a.npz", np.array(["ant", "bee"]), [1])
+
+
+def test_x_and_y_take_texts_too(tmp_path: Path) -> None:
+    y = np.array(["b", "a", "c", "a", "b", "c"])
+    images = load(saved(tmp_path / "a.npz", {"x": pictures(6, 4, 4, 1), "y": y}))
+    assert (images.class_names, images.test_y.tolist()) == (("a", "b", "c"), [1, 2])

@@ -14,6 +14,7 @@ from processes import Child, die_at
 
 import fedloom as fl
 from fedloom.engine.files import read_tensors, write_tensors
+from fedloom.engine.folder import RunFolder
 
 FIELDS = {"clients": 5, "fraction": 1.0, "rounds": 4, "lanes": 1, "eval_every": 0, "method": "scaffold"}
 Damage = Callable[[Path], object]
@@ -203,6 +204,7 @@ def test_drafts_of_a_killed_process_are_swept_and_nothing_else(run: fl.Run) -> N
 def test_it_holds_the_state_of_the_server_under_plain_names(run: fl.Run) -> None:
     tensors, metadata = read_tensors(checkpoints(run.path)[-1])
     assert sorted(tensors) == ["clients", "server.scaffold.control", "statistics", "versions", "w"]
-    assert metadata == {"round": "4", "recipe": run.recipe.digest()}
+    seal = RunFolder(run.path).log().seal()
+    assert metadata == {"round": "4", "recipe": run.recipe.digest(), "log": seal}
     assert tensors["clients"].tolist() == [0, 1, 2, 3, 4]
     assert tensors["versions"].tolist() == [4] * 5

@@ -1,4 +1,10 @@
-"""The content of an image set as checked numpy arrays: what every reader hands over and what the cache stores."""
+"""The content of an image set as checked numpy arrays: what every reader hands over and what the cache stores.
+
+Labels are class numbers 0, 1, 2 and so on. Texts become numbers in sorted order (numerals by value) and are the classes'
+names; beside `class_names` each must be one of those. Numbers that begin above 0, as 1 to C do, are moved down to 0 to C - 1
+and become the names. Numbers that begin at 0 stay as they are, and so do all numbers beside `class_names`: gaps are classes
+without images.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fedloom.errors import FedloomError
+from fedloom.errors import FedloomError, brief, shown
 
 Array = npt.NDArray[Any]
 Content = dict[str, Array]
@@ -39,8 +45,11 @@ class Arrays:
         return {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
 
 
-def check(where: str, content: Content) -> Arrays:
-    """The arrays of a reader, or one sentence about the first thing that is wrong; takes the content apart."""
+def check(where: str, content: Content, renumber: bool = True) -> Arrays:
+    """The arrays of a reader, or one sentence about the first thing that is wrong; takes the content apart.
+
+    `renumber`: numbers that begin above 0 are moved down; not for images whose numbers are somebody else's.
+    """
     content = _divide(where, content) if "x" in content and "train_x" not in content else content
     for key in ("train_x", "train_y", "test_x", "test_y"):
         if key not in content:
@@ -59,11 +68,14 @@ def check(where: str, content: Content) -> Arrays:
             f"{where}: images of test_x are {_shape(test_x)} and those of train_x {_shape(train_x)}; "
             "both are expected to have one shape"
         )
+    _number_texts(where, content)
     numbers = {}
     for part, x in (("train", train_x), ("test", test_x)):
         for kind in ("y", "domain", "writer"):
             if f"{part}_{kind}" in content:
                 numbers[f"{part}_{kind}"] = _numbers(where, f"{part}_{kind}", content[f"{part}_{kind}"], len(x))
+    if renumber:
+        _begin_at_zero(where, content, numbers)
     domains = [numbers[key] for key in ("train_domain", "test_domain") if key in numbers]
     return Arrays(
         train_x=train_x,
@@ -103,9 +115,58 @@ def digest(arrays: Arrays, scale: float) -> str:
     return hasher.hexdigest()
 
 
+def _number_texts(where: str, content: Content) -> None:
+    """Class numbers in place of labels that are texts, in place; their names are kept as class_names."""
+    keys = [key for key in ("train_y", "test_y") if content[key].dtype.kind in "US" and content[key].ndim == 1]
+    if not keys:
+        return
+    if len(keys) < 2:
+        raise FedloomError(f"{where}: {keys[0]} holds texts; train_y and test_y are expected to be of one kind")
+    try:
+        labels = {key: content[key].astype(str) for key in keys}
+    except UnicodeDecodeError:
+        raise FedloomError(f"{where}: labels are bytes that are no ASCII text; store them as str") from None
+    found = sorted({str(name) for values in labels.values() for name in np.unique(values)})
+    if all(name.isascii() and name.isdecimal() for name in found):
+        found.sort(key=lambda name: (len(name.lstrip("0")), name.lstrip("0")))
+    names = [str(name) for name in content["class_names"]] if _named(content) else found
+    place = {name: number for number, name in enumerate(names)}
+    if unknown := [name for name in found if name not in place]:
+        raise FedloomError(
+            f"{where}: the label {shown(unknown[0])} is none of class_names, which are {brief(', '.join(names))}"
+        )
+    for key, values in labels.items():
+        kinds, inverse = np.unique(values, return_inverse=True)
+        content[key] = np.array([place[str(name)] for name in kinds], dtype=np.int64)[inverse]
+    content["class_names"] = np.array(names)
+
+
+def _begin_at_zero(where: str, content: Content, numbers: Content) -> None:
+    """Labels such as 1 to C as 0 to C - 1, in place; else class 0 would be a class without any image."""
+    keys = ("train_y", "test_y")
+    found = np.unique(np.concatenate([np.unique(numbers[key]) for key in keys]))
+    if found[0] == 0:
+        return
+    if not _named(content):
+        numbers.update({key: np.searchsorted(found, numbers[key]) for key in keys})
+        content["class_names"] = np.array([str(label) for label in found])
+    elif found[0] == 1 and found[-1] == len(content["class_names"]):
+        raise FedloomError(
+            f"{where}: labels go from 1 to {found[-1]}, and class_names has {found[-1]} names, for the classes 0 to "
+            f"{found[-1] - 1}; subtract 1 from the labels, or leave class_names out"
+        )
+
+
+def _named(content: Content) -> bool:
+    names = content.get("class_names")
+    return names is not None and names.ndim == 1 and len(names) > 0
+
+
 def _divide(where: str, content: Content) -> Content:
     """Keys train_* and test_* out of x, y, domain and writer, by is_test or else by taking every fifth image."""
     x = content.pop("x")
+    if x.ndim < 3:
+        raise FedloomError(f"{where}: x is {_kind(x)}; images are expected as uint8 of shape N,H,W,C or N,H,W")
     if "is_test" in content:
         flags = content.pop("is_test")
         if flags.shape != x.shape[:1] or flags.dtype.kind not in "biu" or not np.isin(flags, (0, 1)).all():
@@ -147,6 +208,7 @@ def _numbers(where: str, key: str, values: Array, count: int) -> Array:
     if values.dtype.kind not in "iu" or values.ndim != 1:
         raise FedloomError(
             f"{where}: {key} is {_kind(values)}; expected is one whole number, the {what}, for each image"
+            + (", or one text" if what == "class" else "")
         )
     if len(values) != count:
         images = key.partition("_")[0] + "_x"
@@ -154,7 +216,7 @@ def _numbers(where: str, key: str, values: Array, count: int) -> Array:
             f"{where}: {key} has {len(values)} entries; expected are {count}, one for each image of {images}"
         )
     low, high = int(values.min()), int(values.max())
-    if low < 0 or (what != "writer" and high >= MOST_CLASSES):
+    if low < 0 or high >= (2**63 if what == "writer" else MOST_CLASSES):
         bad = low if low < 0 else high
         raise FedloomError(f"{where}: {key} holds {bad}; each {what} is expected to be a number 0, 1, 2 and so on")
     return values.astype(np.int64)

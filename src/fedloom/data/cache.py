@@ -25,7 +25,7 @@ import numpy as np
 from fedloom.data.arrays import Array, Content
 from fedloom.errors import FedloomError
 
-FORMAT = 1
+FORMAT = 2  # goes up when the same file would be kept otherwise
 META = "meta.json"
 ABANDONED = 24 * 3600.0  # seconds after which a half-written folder belongs to a process that is gone
 Facts: TypeAlias = dict[str, Any]

@@ -40,7 +40,8 @@ def read_newcomer(
         content = _all_for_training(content)
     if "x" in content and len(content["x"]) < 2:
         raise FedloomError(f"{found.where}: a single image cannot be both trained on and tested with")
-    arrays = check(found.where, content)
+    named = named or any(content[key].dtype.kind in "US" for key in ("y", "train_y") if key in content)
+    arrays = check(found.where, content, renumber=False)
     if not hold_out:
         arrays = replace(arrays, test_x=arrays.test_x[:0], test_y=arrays.test_y[:0])
     if resize is not None:

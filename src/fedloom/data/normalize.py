@@ -6,7 +6,7 @@ from math import isfinite
 from typing import Literal, TypeAlias
 
 from fedloom.data.sets import ImageSet
-from fedloom.errors import FedloomError
+from fedloom.errors import FedloomError, shown
 
 Statistics: TypeAlias = tuple[tuple[float, ...], tuple[float, ...]]
 ALLOWED = "allowed are set, none, or two lists of one number a channel: means, then deviations above 0"
@@ -19,7 +19,7 @@ def check_normalize(value: object) -> Literal["set", "none"] | Statistics:
     if value == "none":
         return "none"
     if not isinstance(value, (list, tuple)) or len(value) != 2:
-        raise FedloomError(f"data.normalize is {value!r}; {ALLOWED}")
+        raise FedloomError(f"data.normalize is {shown(value)}; {ALLOWED}")
     mean, std = (_numbers(value, numbers) for numbers in value)
     if len(mean) != len(std) or not mean:
         raise FedloomError(f"data.normalize has {len(mean)} means and {len(std)} deviations; {ALLOWED}")
@@ -45,8 +45,8 @@ def normalization(value: object, images: ImageSet) -> Statistics:
 
 def _numbers(value: object, numbers: object) -> tuple[float, ...]:
     if not isinstance(numbers, (list, tuple)):
-        raise FedloomError(f"data.normalize is {value!r}; {ALLOWED}")
+        raise FedloomError(f"data.normalize is {shown(value)}; {ALLOWED}")
     for number in numbers:
         if isinstance(number, bool) or not isinstance(number, (int, float)) or not isfinite(number):
-            raise FedloomError(f"data.normalize holds {number!r}, which is not a number; {ALLOWED}")
+            raise FedloomError(f"data.normalize holds {shown(number)}, which is not a number; {ALLOWED}")
     return tuple(float(number) for number in numbers)

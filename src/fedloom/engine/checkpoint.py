@@ -8,7 +8,8 @@ from pathlib import Path
 
 from torch import Tensor
 
-from fedloom.engine.files import read_tensors, write_tensors
+from fedloom.engine.files import read_metadata, read_tensors, write_tensors
+from fedloom.engine.logs import RunLog
 from fedloom.engine.memory import ClientMemory
 from fedloom.engine.state import State
 from fedloom.errors import FedloomError
@@ -26,9 +27,10 @@ class Checkpoint:
         return {"clients": self.tensors["clients"], "versions": self.tensors["versions"]}
 
 
-def save(folder: Path, state: State, memory: ClientMemory, recipe_digest: str) -> None:
+def save(folder: Path, state: State, memory: ClientMemory, recipe_digest: str, log_seal: str) -> None:
+    """`log_seal`: the checksum of what is written down of all rounds so far."""
     tensors = {**state.tensors(), **memory.checkpoint()}
-    metadata = {"round": str(state.round), "recipe": recipe_digest}
+    metadata = {"round": str(state.round), "recipe": recipe_digest, "log": log_seal}
     write_tensors(_path(folder, state.round), tensors, metadata, durable=True)
     for path in _found(folder)[KEPT:]:
         path.unlink()
@@ -47,11 +49,11 @@ def newest(folder: Path) -> Checkpoint | None:
 
 
 def restore(
-    folder: Path, state: State, memory: ClientMemory, recipe_digest: str, logged: int | None = None
+    folder: Path, state: State, memory: ClientMemory, recipe_digest: str, log: RunLog | None = None
 ) -> list[str]:
     """Bring state and memory to the newest sound checkpoint, if there is any; returns what had to be passed over.
 
-    `logged`: the last round that is written down; a checkpoint of a later one would leave a gap.
+    `log`: what is written down; a checkpoint that saw other lines is passed over, and the rounds since are made again.
     """
     passed: list[str] = []
     sound: list[Checkpoint] = []
@@ -65,8 +67,9 @@ def restore(
         if metadata.get("recipe") != recipe_digest:
             raise FedloomError(f"{path} belongs to another recipe than the folder's recipe.yaml")
         found = Checkpoint(int(metadata["round"]), tensors)
-        if logged is not None and found.round > logged:
-            passed.append(f"{path} is ahead of the log, which ends with round {logged}")
+        if log is not None and (flaw := log.flaw(found.round, metadata.get("log"))):
+            ahead = "is ahead of the log" if found.round > len(log.rounds) else "does not agree with the log"
+            passed.append(f"{path} {ahead}: {flaw}")
             path.unlink()
             continue
         sound.append(found)
@@ -82,6 +85,15 @@ def restore(
         return passed
     memory.clear()
     return passed
+
+
+def disagreement(folder: Path, log: RunLog) -> str | None:
+    """What is wrong with a log by the newest checkpoint beside it; None where nothing is, or nothing can be said."""
+    for path in _found(folder):
+        told = read_metadata(path)
+        if told.get("round", "").isdecimal() and "log" in told:
+            return log.flaw(int(told["round"]), told["log"])
+    return None
 
 
 def _path(folder: Path, round: int) -> Path:

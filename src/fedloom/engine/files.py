@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import re
 import tempfile
@@ -15,7 +16,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from fedloom.errors import FedloomError
+from fedloom.errors import FedloomError, brief
+from fedloom.paths import obstacle
 from fedloom.weights import digest
 
 
@@ -31,9 +33,11 @@ def write(path: Path, content: bytes | str, durable: bool = False, mode: int = 0
                 os.fsync(file.fileno())
         os.chmod(temporary, mode & ~_umask())
         os.replace(temporary, path)
-    except BaseException:
+    except BaseException as error:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(temporary)
+        if isinstance(error, OSError):
+            raise OSError(error.errno, error.strerror, str(path)) from None  # not the draft's name
         raise
 
 
@@ -54,19 +58,51 @@ def write_json(path: Path, content: Any) -> None:
     write(path, json.dumps(content, indent=2, allow_nan=False, default=str) + "\n")
 
 
+def loads(text: str | bytes) -> Any:
+    """JSON as we write it: finite numbers of at most 64 bits and no endless nesting; ValueError for all else."""
+    try:
+        return json.loads(text, parse_int=_whole, parse_float=_finite, parse_constant=_finite)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def _whole(text: str) -> int:
+    if len(text) > 20:
+        raise ValueError(f"a number of {len(text)} digits")
+    return int(text)
+
+
+def _finite(text: str) -> float:
+    if not math.isfinite(value := float(text)):
+        raise ValueError(f"{text} is not finite")
+    return value
+
+
 def read_json(path: Path) -> Any:
     """The content of a JSON file; None where there is none that can be read."""
+    if obstacle(path):
+        return None
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
 
 
 def append_line(path: Path, content: Mapping[str, Any]) -> None:
-    """One line of JSON in one system call, so that a reader never sees half of it."""
+    """One line of JSON in one system call, so that a reader never sees half of it; all of it, or none and an OSError."""
+    line = (json.dumps(content, allow_nan=False) + "\n").encode()
     descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
     try:
-        os.write(descriptor, (json.dumps(content, allow_nan=False) + "\n").encode())
+        before = os.fstat(descriptor).st_size
+        written = 0
+        try:
+            while written < len(line):  # a disk that gets full takes a part, and only the next call says why
+                written += os.write(descriptor, line[written:])
+        except BaseException:
+            os.ftruncate(descriptor, before)
+            raise
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from None
     finally:
         os.close(descriptor)
 
@@ -74,9 +110,13 @@ def append_line(path: Path, content: Mapping[str, Any]) -> None:
 def read_lines(path: Path) -> list[dict[str, Any]]:
     """The lines of a JSON-lines file up to the first that is not whole: a kill or a power cut ends it there."""
     found: list[dict[str, Any]] = []
-    for line in path.read_bytes().split(b"\n")[:-1] if path.exists() else []:
+    if not path.exists():
+        return found
+    if reason := obstacle(path):
+        raise FedloomError(f"{path} cannot be read: {reason}")
+    for line in path.read_bytes().split(b"\n")[:-1]:
         try:
-            content = json.loads(line)
+            content = loads(line)
         except ValueError:
             break
         if not isinstance(content, dict):
@@ -86,7 +126,20 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
 
 
 def keep_lines(path: Path, lines: Iterable[Mapping[str, Any]]) -> None:
-    write(path, "".join(json.dumps(line, allow_nan=False) + "\n" for line in lines))
+    """Replace the lines of a file by these, through a power cut too; nothing is written where they are the same."""
+    content = "".join(json.dumps(line, allow_nan=False) + "\n" for line in lines).encode()
+    if not path.exists() or path.read_bytes() != content:
+        write(path, content, durable=True)
+
+
+def settle(path: Path) -> None:
+    """What was appended to a file is on the disk when this returns."""
+    if path.exists():
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 def write_tensors(
@@ -104,14 +157,15 @@ def write_tensors(
 
 def read_tensors(path: Path, sealed: bool = True) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Tensors and metadata; a damaged file is an error that says so."""
+    if reason := obstacle(path):
+        raise FedloomError(f"there is no file {path}" if not path.exists() else f"{path} cannot be read: {reason}")
     try:
         with safe_open(path, "pt") as file:
             metadata = dict(file.metadata() or {})
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except FileNotFoundError:
-        raise FedloomError(f"there is no file {path}") from None
-    except (SafetensorError, OSError, ValueError) as error:
-        raise FedloomError(f"{path} is damaged or not a safetensors file ({error})") from None
+    except (SafetensorError, OSError, ValueError, TypeError, LookupError, AttributeError, RuntimeError) as error:
+        # the library raises its own kind for what it checks, and torch's for types that torch does not have
+        raise FedloomError(f"{path} is damaged or not a safetensors file ({brief(str(error))})") from None
     seal = metadata.pop("digest", None)
     if sealed and seal != _seal(tensors, metadata):
         raise FedloomError(f"{path} is damaged: its checksum does not match its content")
@@ -120,3 +174,12 @@ def read_tensors(path: Path, sealed: bool = True) -> tuple[dict[str, Tensor], di
 
 def _seal(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> str:
     return digest(tensors) + ":" + json.dumps(dict(metadata), sort_keys=True)
+
+
+def read_metadata(path: Path) -> dict[str, str]:
+    """What a safetensors file says of its tensors, without reading them; nothing where it cannot be read."""
+    try:
+        with safe_open(path, "pt") as file:
+            return dict(file.metadata() or {})
+    except (SafetensorError, OSError, ValueError):
+        return {}

@@ -26,11 +26,13 @@ import numpy as np
 from fedloom.data import ImageSet, Partition, load, stage_rounds
 from fedloom.engine.files import read_tensors, sweep, write, write_json, write_tensors
 from fedloom.engine.inputs import Inputs
+from fedloom.engine.logs import RunLog
 from fedloom.engine.setup import Experiment, about, prepare
 from fedloom.engine.sites import Counted, Sites
-from fedloom.errors import FedloomError
+from fedloom.errors import DISK, FedloomError, Unwritable, shown
 from fedloom.recipe import Recipe, read_recipe, recipe
 
+LONGEST_NAME = 240  # bytes: what file systems allow, less what a draft's name adds
 PATIENCE = 5.0  # seconds: lanes of a killed process hold its lock until they have ended
 
 
@@ -98,6 +100,9 @@ class RunFolder:
         found = Inputs.read(self.inputs)
         return found if found is not None else Inputs.of(self.experiment())
 
+    def log(self) -> RunLog:
+        return RunLog.read(self.rounds, self.clients)
+
     @contextmanager
     def held(self) -> Iterator[None]:
         """Only one process works in a folder at a time; the lock ends with the process, however that ends."""
@@ -161,10 +166,22 @@ def create(experiment: Experiment, path: Path, sites: Sites | None = None) -> Ru
 
 
 def _unwritable(path: Path, error: OSError) -> FedloomError:
-    return FedloomError(f"out: {path} cannot be written ({error.strerror}); choose another place")
+    kind = Unwritable if error.errno in DISK else FedloomError
+    return kind(f"out: {path} cannot be written ({error.strerror}); choose another place")
 
 
 def refuse_existing(path: Path) -> None:
+    if long := [part for part in path.parts if len(part.encode()) > LONGEST_NAME]:
+        raise FedloomError(
+            f"out: {shown(long[0])} is too long for the name of a folder; at most {LONGEST_NAME} bytes fit"
+        )
+    try:
+        _refuse_existing(path)
+    except OSError as error:  # a name that is too long, links in a circle
+        raise _unwritable(path, error) from None
+
+
+def _refuse_existing(path: Path) -> None:
     if (path / "recipe.yaml").exists():
         raise FedloomError(f"out: {path} holds a run already; carry it on with --resume {path}, or choose another name")
     if path.exists() and (not path.is_dir() or any(path.iterdir())):

@@ -30,7 +30,7 @@ from fedloom.engine.board import Board
 from fedloom.engine.clock import JobClock
 from fedloom.engine.samples import held_back
 from fedloom.engine.worker import Worker
-from fedloom.errors import FedloomError
+from fedloom.errors import CodeFailed, FedloomError
 
 Report = dict[str, Any]
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # names of malloc.h
@@ -140,7 +140,7 @@ class Lanes:
                             waiting.appendleft(i)
                             continue
                     elif "error" in report:
-                        raise FedloomError(failure(jobs[i], report["error"]))
+                        raise failure(jobs[i], report["error"])
                     reports[i] = report
                     if done:
                         done(i)
@@ -247,11 +247,11 @@ def end_with_main(alive: int) -> None:
     os._exit(0)
 
 
-def failure(job: Job, error: dict[str, str]) -> str:
+def failure(job: Job, error: dict[str, str]) -> CodeFailed:
     where = f" for client {job.arguments['client']}" if "client" in job.arguments else ""
     if "clients" in job.arguments:
         where = f" for one of the clients {', '.join(map(str, job.arguments['clients']))}"
-    return f"{job.kind} failed{where}: {error['said']}\n{error['trace'].rstrip()}"
+    return CodeFailed(f"{job.kind} failed{where}: {error['said']}", error["trace"])
 
 
 def cores() -> int:

@@ -140,7 +140,7 @@ class RemoteLanes:
     def _take(self, lane: int, job: Job, answer: Answer) -> Report:
         report, values = answer
         if "error" in report:
-            raise FedloomError(failure(job, report["error"]))
+            raise failure(job, report["error"])
         write(self.board, touched(job.kind, job.arguments, lane).writes, values)
         return report
 

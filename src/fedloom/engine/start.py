@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from fedloom.engine.files import read_tensors
 from fedloom.errors import FedloomError
 from fedloom.nets.foreign import our_names
+from fedloom.paths import expanded
 from fedloom.recipe import Recipe
 from fedloom.weights import Weights, digest
 
@@ -122,7 +123,7 @@ class Start:
 def read_start(recipe: Recipe) -> Start:
     """The file that `init` names; it must still be what the recipe says it was."""
     source = str(recipe.init)
-    path = _download(source) if source.startswith("hf:") else Path(source).expanduser()
+    path = _download(source) if source.startswith("hf:") else expanded(source, "init")
     if path.suffix.lower() in PICKLES:
         raise FedloomError(
             f"init: {source} may hold a pickle, which can run code when it is read; convert it first, with "

@@ -19,7 +19,7 @@ from torch import Tensor
 from fedloom.engine.files import read_lines, write_json
 from fedloom.engine.folder import RunFolder
 from fedloom.engine.rounds import Federation
-from fedloom.errors import FedloomError
+from fedloom.errors import FedloomError, shown
 from fedloom.measure import clients as client_tables
 from fedloom.measure.again import one_more_round
 from fedloom.measure.collapse import effective_rank, rank99
@@ -88,7 +88,7 @@ class Question:
         names = [name.strip() for name in what.split(",")] if isinstance(what, str) else list(what)
         for name in names:
             if name and name not in WHAT:
-                raise FedloomError(f"what: {name!r} is unknown; allowed are {', '.join(WHAT)}")
+                raise FedloomError(f"what: {shown(name)} is unknown; allowed are {', '.join(WHAT)}")
         if images is not None and images < 1:
             raise FedloomError(f"images: must be at least 1 (got {images})")
         chosen: tuple[int, ...] | Literal["all"] | None

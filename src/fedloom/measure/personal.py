@@ -26,7 +26,7 @@ from fedloom.engine.lanes import Job
 from fedloom.engine.ledger import Ledger
 from fedloom.engine.local import Which
 from fedloom.engine.rounds import Federation
-from fedloom.errors import FedloomError
+from fedloom.errors import FedloomError, shown
 from fedloom.keys import numpy_generator
 from fedloom.measure.accuracy import remember, spread
 from fedloom.weights import Regions
@@ -165,13 +165,13 @@ def _share(reports: Sequence[dict[str, Any] | None], right: str, total: str, pla
 def check(regions: Regions, part: str, epochs: int, lr: float, loss: str = "method") -> None:
     """Whether there is something to fine-tune, in one sentence if not."""
     if part not in REGIONS:
-        raise FedloomError(f"part: {part!r} is unknown; allowed are {', '.join(REGIONS)}")
+        raise FedloomError(f"part: {shown(part)} is unknown; allowed are {', '.join(REGIONS)}")
     if epochs < 0:
         raise FedloomError(f"epochs: must not be negative (got {epochs})")
     if not 0 < lr < float("inf"):
         raise FedloomError(f"lr: must be greater than 0 (got {lr})")
     if loss not in get_args(Which):
-        raise FedloomError(f"loss: {loss!r} is unknown; allowed are {', '.join(get_args(Which))}")
+        raise FedloomError(f"loss: {shown(loss)} is unknown; allowed are {', '.join(get_args(Which))}")
     names = regions.select(*REGIONS[part])
     if epochs and not any(n not in regions.statistics and n not in regions.constant for n in names):
         fixed = "is fixed by the method" if names else "does not exist in this net"

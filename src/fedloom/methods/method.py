@@ -8,10 +8,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-import yaml
-
-from fedloom.errors import FedloomError
+from fedloom.errors import LINE, FedloomError, brief, shown
 from fedloom.methods.part import DOES, EXCLUSIVE, ON_EXCHANGED, Part
+from fedloom.values import Unreadable, parse
 
 _PARTS: dict[str, type[Part]] = {}
 _ALIASES: dict[str, Alias] = {}
@@ -126,7 +125,9 @@ def method(text: str | Part | Method) -> Method:
     for term in _split(text, "+"):
         matched = _TERM.match(term)
         if not matched:
-            raise FedloomError(f"method: cannot read {term.strip()!r}; write name or name(key=value, ...), joined by +")
+            raise FedloomError(
+                f"method: cannot read {shown(term.strip())}; write name or name(key=value, ...), joined by +"
+            )
         name, arguments = matched.group(1).lower(), _arguments(matched.group(2) or "", term)
         parts.extend(_expand(name, arguments))
     return Method(tuple(parts))
@@ -137,15 +138,15 @@ def _expand(name: str, arguments: dict[str, Any]) -> Iterable[Part]:
         return [_PARTS[name](**arguments)]
     if name not in _ALIASES:
         known = sorted({*_PARTS, *_ALIASES})
-        near = difflib.get_close_matches(name, known, n=1)
+        near = difflib.get_close_matches(name[:LINE], known, n=1)
         hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}"
-        raise FedloomError(f"method: unknown part {name!r}; {hint}")
+        raise FedloomError(f"method: unknown part {shown(name)}; {hint}")
     text = _ALIASES[name].sum
     parts = list(method(text).parts) if text else []
     for key in arguments:
         if not any(key in type(part).model_fields for part in parts):
             allowed = ", ".join(k for part in parts for k in type(part).model_fields) or "none"
-            raise FedloomError(f"method: {name} has no {key!r}; its hyper-parameters are: {allowed}")
+            raise FedloomError(f"method: {name} has no {shown(key)}; its hyper-parameters are: {allowed}")
     return [
         type(part)(**{**part.model_dump(), **{k: v for k, v in arguments.items() if k in type(part).model_fields}})
         for part in parts
@@ -157,13 +158,15 @@ def _arguments(text: str, term: str) -> dict[str, Any]:
     for item in _split(text, ",") if text.strip() else []:
         key, equals, value = item.partition("=")
         if not equals or not key.strip() or not value.strip():
-            raise FedloomError(f"method: cannot read {item.strip()!r} in {term.strip()!r}; write key=value")
+            raise FedloomError(f"method: cannot read {shown(item.strip())} in {shown(term.strip())}; write key=value")
         if key.strip() in found:
-            raise FedloomError(f"method: {key.strip()} stands twice in {term.strip()!r}; keep one")
+            raise FedloomError(f"method: {brief(key.strip())} stands twice in {shown(term.strip())}; keep one")
         try:
-            found[key.strip()] = yaml.safe_load(value)
-        except (yaml.YAMLError, ValueError):  # the latter: an impossible date
-            raise FedloomError(f"method: cannot read the value {value.strip()!r} in {term.strip()!r}") from None
+            found[key.strip()] = parse(value)
+        except Unreadable:
+            raise FedloomError(
+                f"method: cannot read the value {shown(value.strip())} in {shown(term.strip())}"
+            ) from None
     return found
 
 

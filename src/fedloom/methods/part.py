@@ -24,7 +24,7 @@ import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from torch import Tensor
 
-from fedloom.errors import FedloomError
+from fedloom.errors import FedloomError, shown
 from fedloom.methods.seen import Batch, Client, Data, Memory, Phase, Plan, Server, Slots, Task
 from fedloom.nets import Net
 from fedloom.weights import Regions
@@ -253,8 +253,8 @@ def _sentence(error: ValidationError, known: Mapping[str, Any]) -> str:
     first = error.errors()[0]
     key = ".".join(str(item) for item in first["loc"])
     if first["type"] == "extra_forbidden":
-        return f" has no {key!r}; its hyper-parameters are: {', '.join(known) or 'none'}"
+        return f" has no {shown(key)}; its hyper-parameters are: {', '.join(known) or 'none'}"
     if first["type"] == "missing":
         return f" needs a value for {key!r}"
     said = str(first["msg"]).removeprefix("Value error, ")
-    return f"({key}={first['input']!r}): {said[0].lower()}{said[1:]}"
+    return f"({key}={shown(first['input'])}): {said[0].lower()}{said[1:]}"

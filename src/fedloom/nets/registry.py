@@ -19,7 +19,7 @@ from types import ModuleType
 
 from torch import nn
 
-from fedloom.errors import FedloomError
+from fedloom.errors import FedloomError, shown
 
 Shape = tuple[int, int, int]
 BodyHead = tuple[nn.Module, nn.Module]
@@ -68,13 +68,13 @@ def find_model(name: str) -> Model:
         return models[name]
     near = difflib.get_close_matches(name.lower(), models, n=1)
     hint = f"did you mean {near[0]}? " if near else ""
-    raise FedloomError(f"there is no model {name!r}: {hint}choose {', '.join(models)}, or package.module:function")
+    raise FedloomError(f"there is no model {shown(name)}: {hint}choose {', '.join(models)}, or package.module:function")
 
 
 def _user_function(name: str) -> Make:
     where, _, attribute = name.rpartition(":")  # the last colon, since a Windows path has one of its own
     if not where or not attribute:
-        raise FedloomError(f"model {name!r} must read package.module:function or path/to/file.py:function")
+        raise FedloomError(f"model {shown(name)} must read package.module:function or path/to/file.py:function")
     if where.endswith(".py") and not Path(where).is_file():
         raise FedloomError(f"model {name}: there is no file {where}")
     try:
@@ -83,7 +83,7 @@ def _user_function(name: str) -> Make:
         raise FedloomError(f"model {name}: importing {where} failed ({reason(error)})") from error
     function = getattr(module, attribute, None)
     if function is None:
-        raise FedloomError(f"model {name}: {where} has no {attribute!r}")
+        raise FedloomError(f"model {name}: {where} has no {shown(attribute)}")
     if not callable(function):
         raise FedloomError(f"model {name}: {attribute} must be a function (shape, classes) -> (body, head)")
     make: Make = function

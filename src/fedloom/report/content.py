@@ -7,18 +7,22 @@ switches need no second copy of the data.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from fedloom import __version__
+from fedloom.errors import FedloomError, brief, one_line
 from fedloom.report.gather import Found, find
 from fedloom.report.measured import measured, number
 from fedloom.report.published import matching
 from fedloom.report.series import Series, group, recipe_table
 
+Piece: TypeAlias = dict[str, Any]
+# what reading a folder raises that somebody has damaged or edited
+DAMAGE = (FedloomError, OSError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError)
 CURVES = ("train_loss", "test_accuracy", "validation_accuracy", "client_accuracy", "personal_accuracy", "lr", "lost")
 CLIENTS = 2000  # of one run, in distributions; more are thinned out in order of accuracy
 ROWS = 200  # clients in a split's heat map
@@ -27,23 +31,52 @@ WORST = 5
 
 
 def content(paths: Sequence[str | Path], title: str = "", some: bool = True) -> dict[str, Any]:
-    series = group(find(paths, some))
+    runs, problems = readable(find(paths, some))
+    if some and not runs:
+        raise FedloomError(f"report: {problems[0]['path']} cannot be shown: {problems[0]['reason']}")
+    series = group([run for run, _, _ in runs])
+    pieces = {run.path: (drawn, analysis) for run, drawn, analysis in runs}
     return {
         "title": title or "fedloom report",
         "version": __version__,
-        "series": [_series(item) for item in series],
+        "problems": problems,
+        "series": [_series(item, pieces) for item in series],
         "recipe": recipe_table(series),
         "splits": _splits(series),
         "published": _published(series),
     }
 
 
-def _series(item: Series) -> dict[str, Any]:
+def readable(found: Sequence[Found]) -> tuple[list[tuple[Found, Piece, Piece]], list[dict[str, str]]]:
+    """The runs that can be shown, each with its numbers and its analysis; and what is wrong with which folder."""
+    runs, problems = [], []
+    for run in found:
+        try:
+            run.check()
+            drawn, _ = _run(run), run.identity
+            if run.flaw:
+                problems.append({"path": str(run.path), "reason": run.flaw})
+        except DAMAGE as error:
+            problems.append({"path": str(run.path), "reason": _reason(error)})
+            continue
+        damaged: list[str] = []
+        analysis = measured(run, damaged)
+        problems += [{"path": str(run.path), "reason": reason} for reason in damaged]
+        runs.append((run, drawn, analysis))
+    return runs, problems
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, FedloomError):
+        return str(error)
+    return one_line(f"a file in it is damaged ({type(error).__name__}: {brief(str(error))})")
+
+
+def _series(item: Series, pieces: Mapping[Path, tuple[Piece, Piece]]) -> dict[str, Any]:
     runs = []
     analysed = False
     for run in item.runs:
-        found = _run(run)
-        analysis = measured(run)
+        found, analysis = pieces[run.path]
         if analysed:  # matrices and points of one run tell the story of its series
             analysis = {name: value for name, value in analysis.items() if name in ("rounds", "summary")}
         analysed = analysed or bool(analysis)

@@ -15,7 +15,7 @@ from typing import Literal, get_args
 from urllib.parse import unquote_to_bytes
 
 from fedloom.engine.files import write
-from fedloom.errors import FedloomError
+from fedloom.errors import FedloomError, shown
 from fedloom.report.content import content
 from fedloom.report.page import page
 
@@ -57,7 +57,7 @@ PATIENCE = 180.0  # seconds for one start of the browser
 def export(paths: Sequence[str | Path], out: str | Path, kind: str) -> list[Path]:
     """Write all figures into a folder and return their paths."""
     if kind not in get_args(Format):
-        raise FedloomError(f"format: {kind!r} is unknown; allowed are html, {', '.join(get_args(Format))}")
+        raise FedloomError(f"format: {shown(kind)} is unknown; allowed are html, {', '.join(get_args(Format))}")
     folder = Path(out)
     if folder.exists() and not folder.is_dir():
         raise FedloomError(f"report: {folder} is a file; with --format {kind} figures go to a folder, as in -o figures")

@@ -11,8 +11,11 @@ from typing import Any
 
 import numpy as np
 
+from fedloom.archives import read_arrays
+from fedloom.engine import checkpoint, files
 from fedloom.engine.files import read_lines
-from fedloom.errors import FedloomError
+from fedloom.engine.folder import RunFolder
+from fedloom.errors import FedloomError, shown
 from fedloom.recipe import read_recipe
 
 ASIDE = (
@@ -71,19 +74,35 @@ class Found:
     def finished(self) -> bool:
         return bool(self.summary)
 
+    @cached_property
+    def flaw(self) -> str | None:
+        """What is wrong with the logs by the newest checkpoint; None if nothing is."""
+        folder = RunFolder(self.path)
+        return checkpoint.disagreement(folder.checkpoints, folder.log())
+
+    def check(self) -> None:
+        """Whether the page can rely on what it reads of the recipe and of the lines; one sentence if not."""
+        for name, kind in (("method", str), ("split", str), ("data.name", str), ("seed", int), ("rounds", int)):
+            if name in self.fields and not isinstance(self.fields[name], kind):
+                raise FedloomError(f"{self.path}/recipe.yaml: {name} is {shown(self.fields[name])}")
+        for line in self.rounds:
+            for name in ("round", "seconds", "bytes_down", "bytes_up"):
+                if not isinstance(line.get(name), int | float):
+                    raise FedloomError(
+                        f"{self.path}/rounds.jsonl: {name} of a line is {shown(line.get(name))}, not a number"
+                    )
+
     def held(self) -> np.ndarray | None:
         """Training images by client (row) and class (column), from the folder alone; None where it does not tell."""
         try:
-            with np.load(self.path / "partition.npz", allow_pickle=False) as stored:
-                offsets = stored["train_offsets"]
-            with np.load(self.path / "labels.npz", allow_pickle=False) as stored:
-                labels = stored["train_labels"]
+            offsets = read_arrays(self.path / "partition.npz", ["train_offsets"])["train_offsets"]
+            labels = read_arrays(self.path / "labels.npz", ["train_labels"])["train_labels"]
             owner = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
             told = read_json(self.path / "inputs.json")
             width = max(len(told.get("class_names", ())), int(labels.max(initial=0)) + 1)
             counts = np.zeros((len(offsets) - 1, width), dtype=np.int64)
             np.add.at(counts, (owner, labels), 1)
-        except (OSError, KeyError, ValueError, IndexError):
+        except (OSError, KeyError, ValueError, IndexError, TypeError, OverflowError, MemoryError):
             return None
         return counts
 
@@ -94,6 +113,8 @@ def find(paths: Iterable[str | Path], some: bool = True) -> list[Found]:
     for given in paths:
         path = Path(given)
         if not path.is_dir():
+            if not some:
+                continue  # it was there when the page was opened
             raise FedloomError(f"report: there is no folder {path}")
         inside = [path] if (path / "recipe.yaml").is_file() else _below(path)
         if some and not inside:
@@ -110,8 +131,5 @@ def _below(path: Path) -> list[Path]:
 
 def read_json(path: Path) -> dict[str, Any]:
     """A JSON object; empty where the file is missing or another writes it in place just now."""
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
+    found = files.read_json(path)
     return found if isinstance(found, dict) else {}

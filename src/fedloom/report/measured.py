@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from fedloom.archives import read_arrays
 from fedloom.engine.files import read_lines
+from fedloom.errors import FedloomError, brief, one_line
+from fedloom.paths import obstacle
 from fedloom.report.gather import Found, read_json
 
 POINTS = 3000  # of an embedding
@@ -18,25 +21,29 @@ FACTORS = ("weight_similarity", "inter_class", "intra_class", "prototype_weight"
 ROUNDS = ("factors", "norms", "alignment", "drift")
 
 
-def measured(run: Found) -> dict[str, Any]:
-    folder = run.path / "analysis"
-    found = {
-        "rounds": _rounds(folder / "rounds.jsonl"),
-        "summary": read_json(folder / "summary.json"),
-        "factors": _factors(folder / "factors.npz"),
-        "spectrum": _spectrum(folder / "spectrum.csv"),
-        "layers": _layers(folder / "layers.csv"),
-        "embedding": _embedding(folder / "embedding.csv"),
-        "clients": _clients(folder / "clients.csv"),
-    }
+def measured(run: Found, problems: list[str] | None = None) -> dict[str, Any]:
+    """What is there and sound; of a damaged file, `problems` is told why."""
+    folder, found = run.path / "analysis", {}
+    for name, (file, read) in SECTIONS.items():
+        try:
+            found[name] = read(folder / file)
+        except FedloomError as error:
+            _tell(problems, str(error))
+        except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError) as error:
+            _tell(problems, f"{folder / file} is damaged ({type(error).__name__}: {brief(str(error))})")
     return {name: value for name, value in found.items() if value}
+
+
+def _tell(problems: list[str] | None, text: str) -> None:
+    if problems is not None:
+        problems.append(one_line(text))
 
 
 def number(value: Any, digits: int = 6) -> float | None:
     """A float of so many significant digits; None for what is no finite number."""
     try:
         exact = float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return None
     return float(f"{exact:.{digits}g}") if math.isfinite(exact) else None
 
@@ -55,11 +62,7 @@ def _rounds(path: Path) -> dict[str, Any]:
 
 def _factors(path: Path) -> dict[str, list[list[int | None]]]:
     """Matrices of cosines in hundredths: a heat map shows no more, and hundred classes must fit into a page."""
-    try:
-        with np.load(path, allow_pickle=False) as stored:
-            arrays = {name: stored[name] for name in FACTORS if name in stored.files}
-    except (OSError, ValueError):
-        return {}
+    arrays = read_arrays(path, FACTORS) if path.exists() else {}
     return {
         name: [[round(100 * v) if math.isfinite(v) else None for v in row] for row in array.astype(float).tolist()]
         for name, array in arrays.items()
@@ -112,12 +115,27 @@ def _clients(path: Path) -> dict[str, list[Any]]:
 
 
 def _csv(path: Path) -> Sequence[dict[str, str]]:
+    if not path.exists():
+        return []
+    if reason := obstacle(path):
+        raise FedloomError(f"{path} cannot be read: {reason}")
     try:
         with path.open(newline="", encoding="utf-8") as file:
             return list(csv.DictReader(file))
-    except OSError:
-        return []
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise FedloomError(f"{path} is damaged ({brief(str(error))})") from None
 
 
 def _whole(text: str | None) -> int | None:
     return int(float(text)) if text else None
+
+
+SECTIONS: dict[str, tuple[str, Callable[[Path], Any]]] = {
+    "rounds": ("rounds.jsonl", _rounds),
+    "summary": ("summary.json", read_json),
+    "factors": ("factors.npz", _factors),
+    "spectrum": ("spectrum.csv", _spectrum),
+    "layers": ("layers.csv", _layers),
+    "embedding": ("embedding.csv", _embedding),
+    "clients": ("clients.csv", _clients),
+}

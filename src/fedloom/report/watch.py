@@ -38,8 +38,8 @@ class Source:
                 for file in sorted(run.path.glob(pattern)):
                     try:
                         seen = file.stat()
-                    except FileNotFoundError:
-                        continue  # replaced just now
+                    except OSError:
+                        continue  # replaced just now, or it cannot be seen at all
                     told.update(f"{file} {seen.st_mtime_ns} {seen.st_size}\n".encode())
         return told.hexdigest()[:20]
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from fedloom.errors import FedloomError
+from fedloom.errors import FedloomError, shown
 from fedloom.recipe import Recipe
 from fedloom.track import trackers
 
@@ -36,7 +36,9 @@ def check(track: str | None) -> list[str]:
     names = [name.strip() for name in (track or "").split(",") if name.strip()]
     for name in names:
         if name not in KNOWN:
-            raise FedloomError(f"track: {name!r} is unknown; allowed are {', '.join(KNOWN)}, or several with commas")
+            raise FedloomError(
+                f"track: {shown(name)} is unknown; allowed are {', '.join(KNOWN)}, or several with commas"
+            )
         if importlib.util.find_spec(KNOWN[name][0]) is None:
             raise FedloomError(f'track: {name} is not installed; get it with: pip install "fedloom[track]"')
     return names

@@ -9,6 +9,7 @@ name) is test. A class is a folder that holds a picture; other files are left al
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,16 +19,17 @@ import numpy as np
 from fedloom.data.arrays import Array, Content
 from fedloom.data.sources.pictures import pillow, stack
 from fedloom.data.sources.source import Source, stamp
-from fedloom.errors import FedloomError
+from fedloom.errors import FedloomError, brief, shown
+from fedloom.paths import resolved
 
 ENDINGS = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"}
 
 
 def folder(text: str) -> Source:
-    root = Path(text).expanduser().resolve()
+    root = resolved(text, "data")
     if not text or not root.is_dir():
         raise FedloomError(
-            f"data 'folder:{text}' is not a folder; expected is folder:PATH with pictures in PATH/CLASS/"
+            f"data {shown(f'folder:{text}')} is not a folder; expected is folder:PATH with pictures in PATH/CLASS/"
         )
     parts = [root / "train", root / "test"] if (root / "train").is_dir() and (root / "test").is_dir() else [root]
     if len(parts) == 1 and (root / "train").is_dir() and _pictures(root / "train"):
@@ -76,8 +78,10 @@ def _decoded(paths: list[Path]) -> Iterator[tuple[str, Any]]:
     image = pillow()
     for path in paths:
         try:
-            with image.open(path) as picture:
+            with warnings.catch_warnings(), image.open(path) as picture:
+                warnings.simplefilter("ignore")  # of pillow, about what it makes good
                 picture.load()
                 yield str(path), picture
-        except (OSError, SyntaxError, image.DecompressionBombError) as error:
-            raise FedloomError(f"{path} cannot be decoded as a picture ({error})") from error
+        except Exception as error:  # a decoder raises whatever a broken picture leads it to
+            said = brief(str(error) or type(error).__name__)
+            raise FedloomError(f"{path} cannot be decoded as a picture ({said})") from error

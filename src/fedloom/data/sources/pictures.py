@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from fedloom.data.arrays import Array
-from fedloom.errors import FedloomError
+from fedloom.errors import FedloomError, brief
 
 GREY = ("1", "L", "LA")
 COLOUR = ("P", "PA", "RGB", "RGBA", "RGBX", "CMYK", "YCbCr", "HSV", "LAB")
@@ -44,8 +44,11 @@ def stack(pictures: Iterable[tuple[str, Any]], count: int, resize: int | None) -
 def _pixels(name: str, picture: Any, resize: int | None) -> Array:
     if picture.mode not in GREY + COLOUR:
         raise FedloomError(f"{name} has pixels of mode {picture.mode}; expected are pictures with 8 bits a channel")
-    picture = picture.convert("L" if picture.mode in GREY else "RGB")
-    if resize is not None and picture.size != (resize, resize):
-        picture = picture.resize((resize, resize), pillow().Resampling.BILINEAR)
-    pixels = np.asarray(picture)
+    try:
+        picture = picture.convert("L" if picture.mode in GREY else "RGB")
+        if resize is not None and picture.size != (resize, resize):
+            picture = picture.resize((resize, resize), pillow().Resampling.BILINEAR)
+        pixels = np.asarray(picture)
+    except (OSError, ValueError, TypeError, LookupError, OverflowError, MemoryError) as error:
+        raise FedloomError(f"{name} cannot be decoded as a picture ({brief(str(error))})") from error
     return pixels[..., None] if pixels.ndim == 2 else pixels

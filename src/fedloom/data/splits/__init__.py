@@ -16,7 +16,7 @@ from fedloom.data.splits.grammar import parse, spell
 from fedloom.data.splits.holding import Holding
 from fedloom.data.splits.partition import Index, Partition
 from fedloom.data.splits.scheme import SCHEMES, Request
-from fedloom.errors import FedloomError
+from fedloom.errors import FedloomError, shown
 
 for _module in iter_modules(__path__):
     import_module(f"{__name__}.{_module.name}")
@@ -38,7 +38,7 @@ def stages(
     """
     parsed = parse(spec)
     if known and len(known) != len(parsed):
-        raise FedloomError(f"split {spec!r} has {len(parsed)} stages, and {len(known)} partitions are stored")
+        raise FedloomError(f"split {shown(spec)} has {len(parsed)} stages, and {len(known)} partitions are stored")
     found: list[Holding] = []
     partitions: list[Partition] = []
     for number, stage in enumerate(parsed):

@@ -24,7 +24,8 @@ from fedloom.data.splits.quantity import Quantity
 from fedloom.data.splits.scheme import SCHEMES, Change, Owner, Scheme, required
 from fedloom.data.splits.shards import Shards
 from fedloom.data.splits.uneven import Uneven
-from fedloom.errors import FedloomError
+from fedloom.errors import LINE, FedloomError, shown
+from fedloom.values import whole
 
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 STAGE = re.compile(r"\s*(\d+)\s*:\s*(?=\D|$)")  # a round, a colon, a sum
@@ -53,17 +54,18 @@ def parse(spec: str) -> tuple[Sum, ...]:
         begin, terms = 1, text
         if number:
             found = STAGE.match(text)
-            if not found or int(found[1]) < 2:
+            begin = (whole(found[1]) if found else None) or 0
+            if not found or begin < 2:
                 raise FedloomError(
-                    f"split {spec!r}: behind the semicolon a round (2 or more), a colon and a split are expected, "
-                    f"as in 'iid; 30: shards:2'; found is {text.strip()!r}"
+                    f"split {shown(spec)}: behind the semicolon a round (2 or more), a colon and a split are expected, "
+                    f"as in 'iid; 30: shards:2'; found is {shown(text.strip())}"
                 )
-            begin, terms = int(found[1]), text[found.end() :]
+            terms = text[found.end() :]
         stages.append(_sum(spec, begin, terms))
     for before, after in pairwise(stages):
         if before.begin >= after.begin:
             raise FedloomError(
-                f"split {spec!r}: the rounds in which it changes must rise; {after.begin} comes after {before.begin}"
+                f"split {shown(spec)}: the rounds in which it changes must rise; {after.begin} comes after {before.begin}"
             )
     return tuple(stages)
 
@@ -83,10 +85,10 @@ def _sum(spec: str, begin: int, text: str) -> Sum:
     changes = sorted((term for term in terms if isinstance(term, Change)), key=lambda change: change.order)
     for one, other in pairwise(changes):
         if one.name == other.name:
-            raise FedloomError(f"split {spec!r}: {one.name} comes twice; keep one")
+            raise FedloomError(f"split {shown(spec)}: {one.name} comes twice; keep one")
     owners = [term for term in terms if isinstance(term, Owner)]
     if kept and owners:
-        raise FedloomError(f"split {spec!r}: {SAME} and {owners[0].name} both decide who holds what; keep one")
+        raise FedloomError(f"split {shown(spec)}: {SAME} and {owners[0].name} both decide who holds what; keep one")
     return Sum(begin, _owner(spec, owners, begin), tuple(changes))
 
 
@@ -97,14 +99,14 @@ def _owner(spec: str, owners: list[Owner], begin: int) -> Owner | None:
     rest = sorted((owner for owner in owners if not isinstance(owner, Domains)), key=lambda owner: owner.name)
     domains = len(owners) - len(rest)
     if domains > 1:
-        raise FedloomError(f"split {spec!r}: domains comes twice; keep one")
+        raise FedloomError(f"split {shown(spec)}: domains comes twice; keep one")
     if len(rest) == 2 and isinstance(rest[0], Quantity) and isinstance(rest[1], Shards):
         rest = [Uneven(rest[1].shards, rest[0].concentration)]
     elif len(rest) == 2 and isinstance(rest[0], Iid) and isinstance(rest[1], Quantity):
         rest = rest[1:]  # a random division of uneven sizes
     names = [owner.name for owner in rest] if len(rest) > 1 else ["domains", *(owner.name for owner in rest)]
     if len(rest) > 1 or (domains and rest and not isinstance(rest[0], INNER)):
-        raise FedloomError(f"split {spec!r}: {names[0]} and {names[1]} both decide who holds what; keep one")
+        raise FedloomError(f"split {shown(spec)}: {names[0]} and {names[1]} both decide who holds what; keep one")
     if not domains:
         return rest[0]
     return Inside(rest[0]) if rest and not isinstance(rest[0], Iid) else Domains()
@@ -113,30 +115,32 @@ def _owner(spec: str, owners: list[Owner], begin: int) -> Owner | None:
 def _term(spec: str, term: str) -> Scheme:
     name, colon, text = (piece.strip() for piece in term.partition(":"))
     if name not in SCHEMES:
-        near = get_close_matches(name, SCHEMES, n=1)
+        near = get_close_matches(name[:LINE], SCHEMES, n=1)
         hint = f"did you mean {near[0]}? " if near else ""
         raise FedloomError(
-            f"split {spec!r}: there is no scheme {name!r}; {hint}allowed are {', '.join(sorted(SCHEMES))}"
+            f"split {shown(spec)}: there is no scheme {shown(name)}; {hint}allowed are {', '.join(sorted(SCHEMES))}"
         )
     scheme = SCHEMES[name]
     wanted = fields(scheme)
     if not wanted:
         if colon:
-            raise FedloomError(f"split {spec!r}: {name} takes no number; write {scheme.example}")
+            raise FedloomError(f"split {shown(spec)}: {name} takes no number; write {scheme.example}")
         return scheme()
     if wanted[0].type in (str, "str"):
         if not text:
-            raise FedloomError(f"split {spec!r}: {name} needs a path; write {scheme.example}")
+            raise FedloomError(f"split {shown(spec)}: {name} needs a path; write {scheme.example}")
         return scheme(text)  # type: ignore[call-arg]
     given = [piece.strip() for piece in text.split(":")] if colon else []
     if not required(scheme) <= len(given) <= len(wanted):
-        whole = "whole " if wanted[0].type in (int, "int") else ""
-        many = f"a {whole}number" if len(wanted) == 1 or not given else f"at most {len(wanted)} numbers"
-        raise FedloomError(f"split {spec!r}: {name} needs {many}; write {scheme.example}")
+        kind = "whole " if wanted[0].type in (int, "int") else ""
+        many = f"a {kind}number" if len(wanted) == 1 or not given else f"at most {len(wanted)} numbers"
+        raise FedloomError(f"split {shown(spec)}: {name} needs {many}; write {scheme.example}")
     values: dict[str, Any] = {}
     for field, piece in zip(wanted, given, strict=False):
-        whole = "whole " if "int" in str(field.type) else ""
-        if not NUMBER.fullmatch(piece) or (whole and not piece.isdecimal()):
-            raise FedloomError(f"split {spec!r}: {name} needs a {whole}number; write {scheme.example}")
-        values[field.name] = int(piece) if whole else float(piece)
+        counted = "int" in str(field.type)
+        value = whole(piece) if counted else float(piece) if NUMBER.fullmatch(piece) else None
+        if value is None:
+            kind = "whole " if counted else ""
+            raise FedloomError(f"split {shown(spec)}: {name} needs a {kind}number; write {scheme.example}")
+        values[field.name] = value
     return scheme(**values)

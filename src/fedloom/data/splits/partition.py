@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import uuid
-import zipfile
-import zlib
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -13,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from fedloom.archives import read_arrays
 from fedloom.data.sets import ImageSet
 from fedloom.errors import FedloomError
 
@@ -86,16 +85,18 @@ class Partition:
     def load(cls, path: str | Path, images: ImageSet | None = None) -> Partition:
         """Checked in itself, and against the images when they are given."""
         names = [field.name for field in fields(cls)]
+        wanted = f"expected is an npz file with {', '.join(names)}"
         try:
-            with Path(path).open("rb") as file:
-                archive = np.load(file, allow_pickle=False)
-                partition = cls(*(archive[name] for name in names))
+            archive = read_arrays(Path(path), names)
+        except FedloomError as error:
+            said = str(error).removeprefix(str(path)).lstrip(": ").partition(";")[0]
+            raise FedloomError(f"{path} is not a partition ({said}); {wanted}") from error
+        if missing := [name for name in names if name not in archive]:
+            raise FedloomError(f"{path} is not a partition ({missing[0]} is missing); {wanted}")
+        try:
+            partition = cls(*(archive[name] for name in names))
         except FedloomError as error:
             raise FedloomError(f"{path}: {error}") from error
-        except (OSError, EOFError, ValueError, KeyError, IndexError, zipfile.BadZipFile, zlib.error) as error:
-            raise FedloomError(
-                f"{path} is not a partition ({error}); expected is an npz file with {', '.join(names)}"
-            ) from error
         if images is not None:
             for part, index, count in (
                 ("train", partition.train_index, len(images.train_y)),
@@ -111,10 +112,8 @@ class Partition:
 def notes(path: str | Path) -> dict[str, str]:
     """The texts beside the arrays of a stored partition: data, data_digest, split, changes, seed; none if it has none."""
     try:
-        with Path(path).open("rb") as file:
-            archive = np.load(file, allow_pickle=False)
-            found = {name: archive[name] for name in NOTES if name in archive}
-    except (OSError, EOFError, ValueError, TypeError, KeyError, IndexError, zipfile.BadZipFile, zlib.error):
+        found = read_arrays(Path(path), NOTES)
+    except FedloomError:
         return {}  # loading the arrays says what is wrong
     return {name: str(text) for name, text in found.items() if text.dtype.kind == "U" and text.ndim == 0}
 

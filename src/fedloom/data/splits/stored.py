@@ -7,7 +7,6 @@ for, those must be the same.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
@@ -15,6 +14,7 @@ import numpy as np
 from fedloom.data.splits.partition import Partition, notes
 from fedloom.data.splits.scheme import Owner, Request, register
 from fedloom.errors import FedloomError
+from fedloom.paths import expanded
 
 
 @register
@@ -27,7 +27,7 @@ class Stored(Owner):
     example: ClassVar[str] = "file:split.npz"
 
     def deal(self, request: Request) -> Partition:
-        path, images = Path(self.path).expanduser(), request.images
+        path, images = expanded(self.path, "file"), request.images
         told = notes(path)
         if told.get("data_digest", images.digest) != images.digest:
             raise FedloomError(

@@ -9,6 +9,11 @@ function legend() {
     render();
   } }, el("i", { style: `background:${color(i)}` }), el("span", {}, s.label))));
 }
+function problems() { // folders that cannot be read, or not wholly; all others are shown as usual
+  const root = document.getElementById("problems"), found = DATA.problems || [];
+  root.hidden = !found.length;
+  root.replaceChildren(...found.map(p => el("p", { class: "hint" }, el("b", {}, p.path), `: ${p.reason}`)));
+}
 async function renderSection(part) {
   let root = document.getElementById(part.id);
   if (!root) { root = el("section", { id: part.id }); document.getElementById("main").append(root); }
@@ -34,6 +39,7 @@ function render() { // one after the other, so that the first sections are there
   drawing = drawing.then(async () => {
     document.body.dataset.ready = "no";
     legend();
+    problems();
     if (!DATA.series.length) {
       document.getElementById("main").replaceChildren(el("p", { class: "hint" }, "There is no run in this folder yet; it appears here once it starts."));
       document.body.dataset.ready = "yes";
