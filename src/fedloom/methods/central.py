@@ -34,6 +34,7 @@ class Central(Part):
         | {"findings", "fixes", "tell", "conclude"}
         | {"at_round", "log"}
     )
+    variants: ClassVar[frozenset[str]] = frozenset({"update"})
     because: ClassVar[str] = "and with central there is one worker that holds all data"
     update: Literal["full", "body", "head"] = "full"
 

@@ -28,6 +28,7 @@ class ServerData(Part):
     paper = "Oh et al. 2022, FedBABU (Table 2)"
     gathers: ClassVar[bool] = True
     sums = "shares"  # the server trains the average
+    variants: ClassVar[frozenset[str]] = frozenset({"update"})
     share: float = Field(0.05, gt=0, le=1)
     epochs: Count = 1
     update: Literal["full", "body"] = "full"

@@ -41,6 +41,7 @@ class Sphere(Part):
     paper = "Dong et al. 2022, SphereFed"
     sums = "shares"  # a survey is another matter, which is seen in the plan
     replaces: ClassVar[frozenset[str]] = frozenset({"head"})
+    variants: ClassVar[frozenset[str]] = frozenset({"loss", "calibrate"})
     loss: Literal["ce", "mse"] = "ce"
     scale: Positive = 1.0
     calibrate: bool = False

@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 
 from fedloom import __version__
+from fedloom.report.comparable import label, ours
 from fedloom.report.gather import Found, find
 from fedloom.report.measured import measured, number
-from fedloom.report.published import matching
+from fedloom.report.published import matching, notes
 from fedloom.report.series import Series, group, recipe_table
 
 CURVES = ("train_loss", "test_accuracy", "validation_accuracy", "client_accuracy", "personal_accuracy", "lr", "lost")
@@ -28,13 +29,15 @@ WORST = 5
 
 def content(paths: Sequence[str | Path], title: str = "", some: bool = True) -> dict[str, Any]:
     series = group(find(paths, some))
+    published = _published(series)
     return {
         "title": title or "fedloom report",
         "version": __version__,
         "series": [_series(item) for item in series],
         "recipe": recipe_table(series),
         "splits": _splits(series),
-        "published": _published(series),
+        "published": published,
+        "protocols": notes(row["paper"] for row in published),
     }
 
 
@@ -158,8 +161,15 @@ def _splits(series: Sequence[Series]) -> list[dict[str, Any]]:
 
 
 def _published(series: Sequence[Series]) -> list[dict[str, Any]]:
-    return [
-        {"series": number, **row}
-        for number, item in enumerate(series)
-        for row in matching(item.runs[0].fields, str(item.runs[0].fields.get("method", "")))
-    ]
+    """Rows of papers' tables, each beside our value of the same measure."""
+    found = []
+    for place, item in enumerate(series):
+        fields = item.runs[0].fields
+        for row in matching(fields, str(fields.get("method", ""))):
+            side = ours(item.runs, row["measure"])
+            beside = {"ours": side.values, "lacking": side.lacking, "differs": [*row["differs"], *side.differs]}
+            told = {name: row[name] for name in ("paper", "table", "method", "value", "deviation", "setting", "flag")}
+            found.append(
+                {"series": place, **told, "best_of": row["best_of"], "measure": label(row["measure"]), **beside}
+            )
+    return found
