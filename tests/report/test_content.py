@@ -289,6 +289,10 @@ def test_ours_is_of_the_same_measure_or_said_to_be_lacking(tmp_path: Path) -> No
     recipe = (path / "recipe.yaml").read_text()
     (path / "recipe.yaml").write_text(recipe.replace("cifar100", "digits").replace("mobilenet", "mlp"))
     outcome = fl.personalize(path, "head", 6, 0.01)
+    for number, odd in enumerate(
+        ({"lr": None}, {"lr": "x"}, {"lr": 0.001, "curve": 7}, {"lr": 0.001, "curve": [1] * 9})
+    ):
+        (path / "personal" / f"odd{number}.json").write_text(json.dumps({"part": "head", **odd}))  # passed over
     (path / "recipe.yaml").write_text(recipe)
     after = {(r["table"], r["measure"]): r for r in content([path])["published"]}
     assert after["Table 3", head]["ours"] == [pytest.approx(outcome.curve[5]["mean"], abs=1e-6)]

@@ -76,7 +76,8 @@ def _tuning(run: Found, measure: Measure) -> Mapping[str, Any] | None:
     def fits(item: Mapping[str, Any]) -> bool:
         same = (item.get("part"), item.get("loss", "method")) == (measure["part"], measure["loss"])
         stale = item.get("weights") not in (None, "", run.summary.get("digest"))
-        return same and not stale and not item.get("sample") and _after(item, measure) is not None
+        told = (number(item.get("lr")) or 0) > 0 and _after(item, measure) is not None  # not so in a damaged file
+        return same and told and not stale and not item.get("sample")
 
     def far(item: Mapping[str, Any]) -> tuple[float, float]:
         rate = float(item["lr"])
@@ -87,18 +88,20 @@ def _tuning(run: Found, measure: Measure) -> Mapping[str, Any] | None:
 
 def _after(item: Mapping[str, Any], measure: Measure) -> float | None:
     """The mean over clients after the published number of epochs, or at the end where none is printed."""
-    curve = item.get("curve") or []
+    curve = item.get("curve")
+    if not isinstance(curve, list) or not all(isinstance(one, dict) for one in curve):
+        return None
     epoch = measure["epochs"] or len(curve) - 1
     return number(curve[epoch].get("mean")) if 0 < epoch < len(curve) else None
 
 
 def _other(item: Mapping[str, Any], measure: Measure) -> list[str]:
-    told = [] if measure["epochs"] else [f"fine-tuning epochs {item['epochs']} (not printed)"]
-    if measure["lr"] is None:
-        return [*told, f"fine-tuning lr {item['lr']:g} (not printed)"]
-    return (
-        told if item["lr"] == measure["lr"] else [*told, f"fine-tuning lr {item['lr']:g} (published {measure['lr']:g})"]
-    )
+    told = [] if measure["epochs"] else [f"fine-tuning epochs {len(item['curve']) - 1} (not printed)"]
+    rate = float(item["lr"])
+    if rate != measure["lr"]:
+        printed = "not printed" if measure["lr"] is None else f"published {measure['lr']:g}"
+        told.append(f"fine-tuning lr {rate:g} ({printed})")
+    return told
 
 
 def _lacking(measure: Measure) -> str:
