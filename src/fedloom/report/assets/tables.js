@@ -117,14 +117,15 @@ section("published", "Published numbers of the same setting", {
       const found = DATA.published.filter(p => p.series === i);
       if (!found.length) return;
       const rec = r => DATA.recipe.shared.find(x => x.field === r)?.value ?? DATA.recipe.apart.find(a => a.field === r)?.values[i];
-      const going = s.runs.filter(r => !r.finished).length;
-      rows.push({ cells: [{ text: s.label, dot: i }, "ours", "", "", "", [`${rec("rounds")} rounds; ${rec("clients")} clients, ${rec("fraction")} a round; lr=${rec("lr")}; epochs=${rec("epochs")}`,
-        `${s.runs.length === 1 ? "seed" : "seeds"} ${s.runs.map(r => r.seed).join(", ")}`, going ? "still running" : ""].filter(Boolean).join("; ")] });
+      const going = s.runs.filter(r => !r.finished).length, always = found[0].differs.filter(d => found.every(p => p.differs.includes(d)));
+      const below = text => el("small", { style: "display:block" }, text), differs = all => all.length ? below(`Ours differs: ${all.join(", ")}.`) : null;
+      rows.push({ cells: [{ text: s.label, dot: i }, "ours", "", "", "", el("span", {}, [`${rec("rounds")} rounds; ${rec("clients")} clients, ${rec("fraction")} a round; lr=${rec("lr")}; epochs=${rec("epochs")}`,
+        `${s.runs.length === 1 ? "seed" : "seeds"} ${s.runs.map(r => r.seed).join(", ")}`, going ? "still running" : ""].filter(Boolean).join("; "), differs(always))] });
       for (const p of found) rows.push({ class: "published", cells: [el("span", {}, el("span", { class: "tag" }, "published"), ` ${p.method}`), `${p.paper}, ${p.table}`, p.measure,
         { text: fixed(p.value, 2) + (known(p.deviation) ? ` ± ${fixed(p.deviation, 2)}` : ""), value: p.value / 100 },
         p.ours.length ? { text: spread(p.ours), value: mean(p.ours), note: p.ours.length < s.runs.length ? `(${p.ours.length} of ${s.runs.length} seeds)` : "" } : "not measured",
         el("span", {}, [p.setting, p.best_of > 1 ? `best of ${p.best_of} settings` : "", p.flag ? `note: ${p.flag}` : ""].filter(Boolean).join("; "),
-          p.differs.length ? el("small", {}, ` Ours differs: ${p.differs.join(", ")}.`) : null, p.lacking ? el("small", {}, ` Ours: ${p.lacking}.`) : null)] });
+          differs(p.differs.filter(d => !always.includes(d))), p.lacking ? below(`Ours: ${p.lacking}.`) : null)] });
     });
     root.append(table([{ title: "", word: true }, { title: "source" }, { title: "accuracy of", word: true }, { title: "published %" }, { title: "ours %" }, { title: "setting, notes and what differs", word: true }], rows, "published-table"));
     root.append(el("details", { open: "" }, el("summary", {}, "How the papers trained and tested"), Object.entries(DATA.protocols).map(([paper, text]) => el("p", { class: "about" }, el("b", {}, `${paper}: `), text))));
