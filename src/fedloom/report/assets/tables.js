@@ -118,9 +118,9 @@ section("published", "Published numbers of the same setting", {
       if (!found.length) return;
       const rec = r => DATA.recipe.shared.find(x => x.field === r)?.value ?? DATA.recipe.apart.find(a => a.field === r)?.values[i];
       const going = s.runs.filter(r => !r.finished).length, always = found[0].differs.filter(d => found.every(p => p.differs.includes(d)));
-      const below = text => el("small", { style: "display:block" }, text), differs = all => all.length ? below(`Ours differs: ${all.join(", ")}.`) : null;
+      const below = text => el("small", { style: "display:block" }, text), differs = (all, where = "") => all.length ? below(`Ours differs${where}: ${all.join(", ")}.`) : null;
       rows.push({ cells: [{ text: s.label, dot: i }, "ours", "", "", "", el("span", {}, [`${rec("rounds")} rounds; ${rec("clients")} clients, ${rec("fraction")} a round; lr=${rec("lr")}; epochs=${rec("epochs")}`,
-        `${s.runs.length === 1 ? "seed" : "seeds"} ${s.runs.map(r => r.seed).join(", ")}`, going ? "still running" : ""].filter(Boolean).join("; "), differs(always))] });
+        `${s.runs.length === 1 ? "seed" : "seeds"} ${s.runs.map(r => r.seed).join(", ")}`, going ? "still running" : ""].filter(Boolean).join("; "), differs(always, found.length > 1 ? " from all rows below" : ""))] });
       for (const p of found) rows.push({ class: "published", cells: [el("span", {}, el("span", { class: "tag" }, "published"), ` ${p.method}`), `${p.paper}, ${p.table}`, p.measure,
         { text: fixed(p.value, 2) + (known(p.deviation) ? ` ± ${fixed(p.deviation, 2)}` : ""), value: p.value / 100 },
         p.ours.length ? { text: spread(p.ours), value: mean(p.ours), note: p.ours.length < s.runs.length ? `(${p.ours.length} of ${s.runs.length} seeds)` : "" } : "not measured",
