@@ -231,6 +231,8 @@ def test_what_differs_from_the_published_protocol_is_listed() -> None:
         *("epochs 1 (published 5)", "schedule constant (published exp:0.998)", "clip none (published 10)"),
         *("clients 20 (published 5)", "prox.mu 0.01 (published 0.001)"),
     ]
+    (central,) = matching(LENET, "central + fednn")
+    assert central["differs"] == ["unknown, since no protocol is printed for this row"]
     prior = {"data.name": "cifar10", "model": "lenet", "split": "dirichlet:0.3"}
     assert all(
         r["differs"][0].startswith("split dirichlet:0.3 (published dirichlet-cl") for r in matching(prior, "prox")

@@ -112,6 +112,8 @@ def _differences(row: Row, settings: Mapping[str, Any], split: str) -> list[str]
         for name, value in row["protocol"].items()
         if name in settings and not _equal(settings[name], value)
     ]
+    if not row["protocol"]:
+        told = ["unknown, since no protocol is printed for this row"]
     published = row["split"].split(ALTERNATIVE)[0]
     return told if fnmatchcase(split, published) else [f"split {split} (published {published})", *told]
 
