@@ -104,9 +104,14 @@ def hidden(w: Weights, x: Tensor) -> Tensor:
     return torch.relu(x @ w["body.0.1.weight"].T + w["body.0.1.bias"])
 
 
-def gela(p: Problem, temperature: float, beta: float | None = None) -> Weights:
+def gela(
+    p: Problem,
+    temperature: float,
+    beta: float | None = None,
+    of_logits: Callable[[Tensor, Tensor, Tensor], Tensor] | None = None,
+) -> Weights:
     """z_c = E_c <v_c, f> / T with E_c = C n_c / n; with `beta`, mixed with the distance from the global model's features,
-    which stand on its running averages."""
+    which stand on its running averages, or with a term `of_logits(<V, f>, <V, f_g>, y)`, both without E and T."""
     w = p.initial
     for t, cohort in p.rounds:
         rows = []
@@ -121,6 +126,9 @@ def gela(p: Problem, temperature: float, beta: float | None = None) -> Weights:
                 if beta is None:
                     return base
                 f_g = Normaliser(w_g, "body.1").test(w_g, hidden(w_g, x))
+                if of_logits is not None:
+                    plain, plain_g = (features @ v["head.weight"].T for features in (f, f_g))
+                    return beta * base + (1 - beta) * of_logits(plain, plain_g.detach(), y)
                 return beta * base + (1 - beta) * (f - f_g).square().mean()
 
             row = p.local(w, t, k, loss, GELA)

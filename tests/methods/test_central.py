@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from reference import BODY, HEAD, Weights, cross_entropy, features, normalised_cross_entropy, read
+from reference_norms import MAPS, Normalised, accuracy, federated
 from reference_personal import NORMED
 from tiny import agree, distance, gap, problem, traffic, train
 
@@ -97,6 +98,36 @@ def test_calibration_at_the_end_is_of_every_image_once_and_costs_no_traffic() ->
     ridge = 1e-3 * gram.trace() / len(gram) * torch.eye(len(gram), dtype=gram.dtype)
     expected = torch.linalg.solve(gram + ridge, z.T @ torch.nn.functional.one_hot(y, 10).double()).T
     torch.testing.assert_close(read(run.path / "final.safetensors")["head.weight"], expected, rtol=0, atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("normalizer", "net"),
+    [
+        ("norm(kind=gn)", Normalised("gn")),
+        ("norm(kind=bn)", Normalised("bn")),
+        ("norm(kind=sn)", Normalised("sn")),
+        ("agn", Normalised("agn")),
+        ("fednn", Normalised("agn", wn=True)),
+    ],
+)
+def test_a_normalizer_is_trained_on_the_union_of_all_images(normalizer: str, net: Normalised) -> None:
+    Path("maps.py").write_text(MAPS)
+    run = train(f"central + {normalizer}", model="maps.py:maps", lr=0.05, rounds=2)
+    told = problem(run)
+    told.data = [tuple(torch.cat(piece) for piece in zip(*told.data, strict=True))]  # type: ignore[list-item]
+    w = federated(told, net)
+    agree(run, w, atol=1e-4)
+    assert run.summary["test_accuracy"] == pytest.approx(accuracy(told, net, w), abs=1e-9)
+    assert traffic(run) == {(0, 0)}
+    assert all(("selectors" in line) == (net.kind in ("sn", "agn")) for line in run.rounds)
+
+
+def test_with_one_client_a_normalizer_is_that_of_fedavg_to_the_last_bit() -> None:
+    Path("maps.py").write_text(MAPS)
+    fields = {"clients": 1, "fraction": 1.0, "split": "iid", "batch": 32, "model": "maps.py:maps", "lr": 0.05}
+    central, fedavg = train("central + fednn", **fields), train("fednn", **fields)
+    assert central.summary["digest"] == fedavg.summary["digest"]
+    assert [line["selectors"] for line in central.rounds] == [line["selectors"] for line in fedavg.rounds]
 
 
 @pytest.mark.parametrize("other", ["scaffold", "prox", "median", "nova", "moon", "fnr", "exp", "dp", "fedsol", "feddf"])

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import reference
 import torch
 from reference_heads import GELA, Normaliser, counts, gela, hidden
 from reference_personal import held_images, share_right
+from reference_regularisers import divergence
 from tiny import BODY_BYTES, agree, distance, problem, seen, traffic, train
+from torch import Tensor
 
 from fedloom.methods.gela import Gela
 
@@ -53,6 +57,25 @@ def test_without_running_averages_the_batch_is_all_there_is() -> None:
 def test_a_teacher_stands_on_the_running_averages_of_the_round_before() -> None:
     run = train("gela(temperature=1) + fd(beta=0.5)", **FIELDS)
     agree(run, gela(problem(run), 1.0, beta=0.5))
+
+
+def _without(z: Tensor, y: Tensor) -> Tensor:
+    return torch.stack([torch.cat([row[:c], row[c + 1 :]]) for row, c in zip(z, y.tolist(), strict=True)])
+
+
+@pytest.mark.parametrize(
+    ("other", "term"),
+    [
+        ("kd(beta=0.5)", lambda z, z_g, _: divergence(z_g, z, 1.0)),
+        ("ld(beta=0.5)", lambda z, z_g, _: (z - z_g).square().mean()),
+        ("ntd(beta=0.5)", lambda z, z_g, y: divergence(_without(z_g, y), _without(z, y), 1.0)),
+    ],
+)
+def test_distillation_is_of_plain_simplex_logits_without_counts_and_temperature(
+    other: str, term: Callable[[Tensor, Tensor, Tensor], Tensor]
+) -> None:
+    run = train(f"gela(temperature=0.5) + {other}", split="shards:2", **FIELDS)
+    agree(run, gela(problem(run), 0.5, beta=0.5, of_logits=term))
 
 
 def test_the_global_model_is_tested_with_the_plain_simplex_and_running_averages() -> None:

@@ -11,6 +11,7 @@ from reference_heads import on_sphere, squares_on_sphere
 from reference_personal import held_images
 from tiny import BODY_BYTES, agree, distance, problem, traffic, train
 
+import fedloom as fl
 from fedloom import FedloomError
 
 
@@ -46,6 +47,13 @@ def test_the_reported_loss_is_the_one_that_is_trained(loss: str) -> None:
     x, y = reference.training_images()
     expected = (on_sphere(5.0) if loss == "ce" else squares_on_sphere)(problem(run).initial, x, y)
     assert run.rounds[0]["train_loss"] == pytest.approx(float(expected), abs=1e-6)
+
+
+def test_the_name_of_the_paper_is_the_mean_squared_form_without_calibration() -> None:
+    assert str(fl.method("spherefed")) == "sphere(loss=mse)"
+    run = train("spherefed", lr=2.0)
+    agree(run, reference.fedavg(problem(run), squares_on_sphere, BODY))
+    assert str(fl.method("spherefed(loss=ce, scale=15)")) == "sphere(scale=15.0)"
 
 
 def test_the_head_never_moves_and_never_travels() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import statistics
 import threading
@@ -13,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from run_folders import make
+from run_folders import make, published
 
 import fedloom as fl
 from fedloom.report import figures
@@ -304,6 +305,41 @@ def test_watch_updates_the_page_and_keeps_its_switches(chromium: Any, pair: Path
         finally:
             server.shutdown()
             thread.join()
+
+
+def test_a_published_number_stands_beside_ours_of_the_same_measure(chromium: Any, tmp_path: Path) -> None:
+    for seed in (0, 1):
+        published(tmp_path / "both", str(seed), method="babu", seed=seed)
+    (path,) = fl.report(tmp_path / "both", tmp_path / "r.html")
+    made = opened(chromium, path.as_uri(), tmp_path)
+    found = [json.loads((tmp_path / "both" / seed / "summary.json").read_text()) for seed in "01"]
+    ours = {
+        "global model, pooled test set": [100 * one["test_accuracy"] for one in found],
+        "global model, mean over clients before fine-tuning": [100 * one["client_accuracy"]["mean"] for one in found],
+    }
+    _, scale, *rows = made.table("published-table")
+    assert scale[1] == "ours" and scale[5].startswith("4 rounds; 10 clients, 0.5 a round;") and "seeds 0, 1" in scale[5]
+    assert "Ours differs from all rows below: clients 10 (published 100)" in scale[5]
+    assert {row[2] for row in rows} >= {*ours, "fine-tuned (full, 5 epochs), mean over clients"}
+    for row in rows:
+        values = ours.get(row[2])
+        if values is None:
+            assert row[4] == "not measured" and "Ours: not measured; fedloom personalize RUN" in row[5]
+        else:
+            assert row[4] == f"{statistics.mean(values):.1f} ± {statistics.stdev(values):.1f}"
+        assert "clients 10 (published" not in row[5] and "rounds 4 (published" in row[5] + scale[5]
+    assert "FedBABU: 100 clients" in made.page.inner_text("#published")
+    assert made.said == []
+    made.page.close()
+
+
+@pytest.mark.slow
+def test_legends_of_figures_for_papers_name_what_is_drawn(chromium: Any, pair: Path) -> None:
+    files = {path.stem: path.read_text() for path in fl.report(pair, "named", format="svg")}
+    legends = {name: re.findall(r'class="legendtext"[^>]*>([^<]*)<', text) for name, text in files.items()}
+    assert not [(name, words) for name, words in legends.items() if any(word.startswith("trace ") for word in words)]
+    assert legends["embedding"] == [f"class {number}" for number in range(10)]
+    assert legends["curves"] == ["fedavg", "fedper"]
 
 
 @pytest.mark.slow

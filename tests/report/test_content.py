@@ -9,13 +9,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from run_folders import FIELDS, make
+from run_folders import FIELDS, make, published
 
 import fedloom as fl
+from fedloom.data.splits import check_spec
 from fedloom.report.content import content
 from fedloom.report.gather import find
 from fedloom.report.page import embedded, page, plotly
-from fedloom.report.published import matching, parts, rows
+from fedloom.report.published import ALTERNATIVE, canonical, matching, notes, rows
 
 
 @pytest.fixture(scope="module")
@@ -150,13 +151,169 @@ def test_published_numbers_are_matched_by_data_net_split_and_parts() -> None:
     (same,) = [r for r in matching(grid, "babu") if r["table"] == "Table A2"]
     assert (same["value"], same["setting"]) == (71.52, "s=2; lr=0.05; epochs=10")
     (best,) = [r for r in matching({**grid, "lr": 7.0}, "babu") if r["table"] == "Table A2"]
-    every = [r["value"] for r in rows() if (r["table"], r["split"], r["parts"]) == ("Table A2", "shards:2", "babu")]
+    every = [r["value"] for r in rows() if (r["table"], r["split"], r["sums"]) == ("Table A2", "shards:2", "babu")]
     assert best["value"] == max(every) and best["best_of"] == len(every) > 1
 
 
-def test_parts_of_a_sum_are_compared_without_their_parameters() -> None:
-    assert parts("fd(beta=0.9) + dr") == "dr+fd"
-    assert parts("fedavg") == "fedavg"
+def test_parts_of_a_sum_are_compared_without_the_parameters_that_only_tune_them() -> None:
+    assert canonical("fd(beta=0.5) + dr") == canonical("feddrplus") == "dr + fd"
+    assert canonical("fedavg") == "fedavg"
+    assert canonical("scaffold + norm(kind=gn, groups=4)") == canonical("norm + scaffold") == "norm + scaffold"
+    assert canonical("sphere(scale=15)") == "sphere"
+    assert canonical("spherefed") == "sphere(loss=mse)" != canonical("sphere(loss=mse, calibrate=true)")
+
+
+SPHERE = {"data.name": "cifar100", "model": "mobilenet", "split": "shards:10", "lr": 6.5, "epochs": 3}
+LENET = {"data.name": "digits5", "model": "lenet", "split": "domains", "clients": 5, "fraction": 0.4}
+SKEWED = {"data.name": "cifar10.npz", "model": "resnet18", "split": "dirichlet:0.5", "clients": 10}
+
+
+def printed(fields: dict[str, Any], text: str) -> set[tuple[str, str, str, float]]:
+    return {(r["paper"], r["table"], r["method"], r["value"]) for r in matching(fields, text)}
+
+
+def test_the_two_losses_of_spherefed_are_two_methods() -> None:
+    squares, entropy = printed(SPHERE, "spherefed"), printed(SPHERE, "sphere")
+    assert squares and entropy and not squares & entropy
+    assert ("FedDr+", "Table 3", "SphereFed", 42.71) in squares
+    assert all("(CE)" in name for _, _, name, _ in entropy) and not any("(CE)" in name for _, _, name, _ in squares)
+    assert printed(SPHERE, "spherefed(calibrate=true)") == set()  # neither paper calibrates
+
+
+@pytest.mark.parametrize(
+    ("fields", "text", "expected"),
+    [
+        (LENET, "norm(kind=gn)", ("FedNN", "Table 2", "FedAvg(GN)", 81.8)),
+        (LENET, "norm(kind=bn)", ("FedNN", "Table 2", "FedAvg(BN)", 81.02)),
+        (LENET, "norm(kind=frn)", ("FedNN", "Table 11", "FRN", 80.79)),
+        (LENET, "wn", ("FedNN", "Table 2", "FedAvg+Ours(w/o AGN)", 70.76)),
+        (LENET, "prox(mu=0.001) + norm", ("FedNN", "Table 4", "FedProx(GN)", 81.8)),
+        (LENET, "fedavg", ("FedNN", "Table 2", "FedAvg", 77.77)),
+        (LENET, "fednn(tau=3)", ("FedNN", "Table 7", "FedAvg+FedNN", 82.83)),
+        (LENET, "central", ("FedNN", "Table 12", "centralised", 78.42)),
+        (LENET, "central + fednn", ("FedNN", "Table 12", "centralised+FedNN", 82.15)),
+        ({**LENET, "data.name": "pacs64", "model": "resnet18"}, "fedavg", ("FedNN", "Table 2", "FedAvg(BN)", 87.22)),
+        (SKEWED, "fnr", ("FNR-FL", "Table 2", "FNR-FL", 99.7)),
+        (SKEWED, "fnr(mode=as_published)", ("FNR-FL", "Table 7", "FNR-FL", 99.7)),
+        ({**SKEWED, "split": "noise:0.1"}, "fnrfl", ("FNR-FL", "Table 7", "FNR-FL", 99.84)),
+        ({**SKEWED, "split": "noise:0.3", "model": "vgg11"}, "moon", ("FNR-FL", "Table 2", "MOON", 71.93)),
+        (
+            {**SPHERE, "split": "shards:50"},
+            "server-data",
+            ("FedBABU", "Table 2", "FedAvg + server update, full", 27.13),
+        ),
+        ({**SPHERE, "split": "dirichlet:1.0"}, "fn", ("FedFN", "Table A8", "FedAVG +FN", 47.8)),
+    ],
+)
+def test_rows_are_found_for(fields: dict[str, Any], text: str, expected: tuple[str, str, str, float]) -> None:
+    assert expected in printed(fields, text)
+
+
+def test_a_net_without_normalizers_is_not_compared_with_one_that_has_them() -> None:
+    plain, normalized = printed(LENET, "prox"), printed(LENET, "prox + norm(kind=gn)")
+    assert plain and not plain & normalized
+    assert all("GN" not in name and "BN" not in name for _, _, name, _ in plain)
+
+
+def test_what_fnr_printed_says_that_it_was_trained_on_test_images() -> None:
+    found = [row for row in rows() if row["paper"] == "FNR-FL" and row["sums"] == "fnr"]
+    assert len(found) == 12
+    assert all("refines them and is scored on the test images" in row["flag"] for row in found)
+    assert {row["measure"]["kind"] for row in found if "noise" in row["split"]} == {"clean"}
+    (row,) = (r for r in matching(SKEWED, "fnr") if r["table"] == "Table 2")
+    assert "fnr.mode private (published as_published)" in row["differs"]
+
+
+def test_what_differs_from_the_published_protocol_is_listed() -> None:
+    ours = {"clients": 20, "fraction": 0.4, "rounds": 200, "epochs": 1, "lr": 0.1, "schedule": "constant", "clip": None}
+    (row,) = (r for r in matching({**LENET, **ours}, "prox(mu=0.01) + norm(kind=gn)") if r["table"] == "Table 4")
+    assert row["differs"] == [
+        *("epochs 1 (published 5)", "schedule constant (published exp:0.998)", "clip none (published 10)"),
+        *("clients 20 (published 5)", "prox.mu 0.01 (published 0.001)"),
+    ]
+    (central,) = matching(LENET, "central + fednn")
+    assert central["differs"] == ["unknown, since no protocol is printed for this row"]
+    prior = {"data.name": "cifar10", "model": "lenet", "split": "dirichlet:0.3"}
+    assert all(
+        r["differs"][0].startswith("split dirichlet:0.3 (published dirichlet-cl") for r in matching(prior, "prox")
+    )
+
+
+def test_every_published_row_can_be_found_by_a_recipe_that_reads_as_it_does() -> None:
+    for row in rows():
+        for text in row["sums"].split(ALTERNATIVE):
+            fl.method(text)
+        for split in row["split"].split(ALTERNATIVE):
+            split = split.replace("*", "0.25")
+            assert check_spec(split) == split
+        known = {*fl.Recipe.model_fields, *(f"{p.name}.{f}" for p in fl.method(text).parts for f in p.model_dump())}
+        assert set(row["protocol"]) <= known
+    fields = {"data.name": "", "model": "", "split": ""}
+    for row in rows()[::29]:
+        recipe = {**fields, "data.name": row["data"], "model": row["model"], "split": row["split"].split(" ")[0]}
+        recipe["split"] = recipe["split"].replace("*", "0.25")
+        found = matching({**recipe, **row["protocol"]}, row["sums"].split(ALTERNATIVE)[0])
+        assert any((r["table"], r["method"]) == (row["table"], row["method"]) for r in found)
+    assert set(notes(row["paper"] for row in rows())) == {"FedFN", "FedBABU", "FedNN", "FedDr+", "FNR-FL"}
+
+
+def test_a_method_with_a_part_of_the_users_own_has_no_published_numbers() -> None:
+    assert matching(LENET, "prox + nobodys") == []
+
+
+def test_training_the_body_on_server_data_helps_after_fine_tuning_rather_than_before() -> None:
+    """FedBABU's Table 2, of which server-data tells."""
+    table = [r for r in rows() if (r["paper"], r["table"]) == ("FedBABU", "Table 2") and r["sums"] != "fedavg"]
+    cells = {
+        (r["sums"], r["split"], r["protocol"]["server-data.share"], r["measure"]["kind"]): r["value"] for r in table
+    }
+    places = [(split, p) for split in ("shards:100", "shards:50", "shards:10") for p in (0.05, 0.1)]
+    better = {
+        kind: [cells["server-data(update=body)", *at, kind] > cells["server-data", *at, kind] for at in places]
+        for kind in ("client", "tuned")
+    }
+    assert sum(better["client"]) == 3 and all(better["tuned"])
+
+
+def test_ours_is_of_the_same_measure_or_said_to_be_lacking(tmp_path: Path) -> None:
+    path = published(tmp_path, "x", method="babu")
+    before = {(r["table"], r["measure"]): r for r in content([path])["published"]}
+    summary = json.loads((path / "summary.json").read_text())
+    globally = before["Table 3", "global model, pooled test set"]
+    assert globally["ours"] == [pytest.approx(summary["test_accuracy"], abs=1e-6)] and not globally["lacking"]
+    client = before["Table 5", "global model, mean over clients before fine-tuning"]
+    assert client["ours"] == [pytest.approx(summary["client_accuracy"]["mean"], abs=1e-6)]
+    assert client["ours"] != globally["ours"]
+    head = "fine-tuned (head, 5 epochs), mean over clients"
+    lacking = "not measured; fedloom personalize RUN --part head --epochs 5 --lr 0.001"
+    assert (before["Table 3", head]["ours"], before["Table 3", head]["lacking"]) == ([], lacking)
+
+    recipe = (path / "recipe.yaml").read_text()
+    (path / "recipe.yaml").write_text(recipe.replace("cifar100", "digits").replace("mobilenet", "mlp"))
+    outcome = fl.personalize(path, "head", 6, 0.01)
+    for number, odd in enumerate(
+        ({"lr": None}, {"lr": "x"}, {"lr": 0.001, "curve": 7}, {"lr": 0.001, "curve": [1] * 9})
+    ):
+        (path / "personal" / f"odd{number}.json").write_text(json.dumps({"part": "head", **odd}))  # passed over
+    (path / "recipe.yaml").write_text(recipe)
+    after = {(r["table"], r["measure"]): r for r in content([path])["published"]}
+    assert after["Table 3", head]["ours"] == [pytest.approx(outcome.curve[5]["mean"], abs=1e-6)]
+    assert "fine-tuning lr 0.01 (published 0.001)" in after["Table 3", head]["differs"]
+    full = "fine-tuned (full, 5 epochs), mean over clients"
+    assert after["Table 3", full]["ours"] == [] != after["Table 3", full]["lacking"]
+
+
+def test_personal_rows_are_compared_with_clients_own_models(tmp_path: Path) -> None:
+    for seed in (0, 1):
+        published(tmp_path / "both", str(seed), method="fedper", seed=seed)
+    data = content([tmp_path / "both"])
+    found = {row["measure"] for row in data["published"]}
+    assert found == {"clients' own models, mean over clients"}
+    expected = [json.loads((tmp_path / "both" / s / "summary.json").read_text()) for s in "01"]
+    means = [summary["personal_accuracy"]["mean"] for summary in expected]
+    assert all(row["ours"] == pytest.approx(means, abs=1e-6) for row in data["published"])
+    assert all("rounds 4 (published" in " ".join(row["differs"]) for row in data["published"])
+    assert set(data["protocols"]) == {row["paper"] for row in data["published"]} == {"FedBABU", "FedDr+", "FedFN"}
 
 
 def test_unfinished_runs_show_their_newest_numbers() -> None:

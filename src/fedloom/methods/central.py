@@ -3,7 +3,8 @@
     each round: the recipe's epochs of SGD on the union of all clients' training images, by the same local loop
 
 `update = full` trains everything, `body` leaves the head as drawn, `head` leaves the body as drawn (its normalisers still
-gather statistics, else they would be tested with those of no data). Sums: `central + fn`, or with another head or loss.
+gather statistics, else they would be tested with those of no data). Sums: `central + fn`, or with another head, loss or
+normalizer: `central + fednn` and `central + norm(kind=gn)` are the centralized rows of FedNN's Table 12.
 
 One worker, number 0 in `rounds.jsonl`, holds the images in the order of the partition: with one client and full
 participation it is FedAvg to the last bit. As in every round of fedloom momentum starts at zero; the original curves have
@@ -31,7 +32,9 @@ class Central(Part):
         {"build", "regions", "phases", "objective", "penalty", "mix", "personalise", "check", "summary"}
         | {"own_logits"}
         | {"findings", "fixes", "tell", "conclude"}
+        | {"at_round", "log"}
     )
+    variants: ClassVar[frozenset[str]] = frozenset({"update"})
     because: ClassVar[str] = "and with central there is one worker that holds all data"
     update: Literal["full", "body", "head"] = "full"
 

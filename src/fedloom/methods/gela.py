@@ -7,6 +7,10 @@ the zero vector, so logit 0, not -inf. The global model is tested with the plain
 scaled one. Default T = 0.2, the default
 of the authors' code (their README prints 1e-5). Departure: FedDr+'s port adds a projection and L2 norm, although that
 paper lists FedGELA without them; here it is as its authors have it.
+
+In a sum, the scaling and T belong to this loss alone: `batch.logits` stays <v_c, f>. So `gela + kd`, `gela + ld` and
+`gela + ntd` distill the plain simplex logits, those that the global model is tested with, and not the client's scaled
+ones. FedDr+ does not print which of the two its grid distills.
 """
 
 from __future__ import annotations

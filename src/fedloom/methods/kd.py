@@ -3,6 +3,9 @@
     R = t^2 KL(softmax(z_g / t) || softmax(z / t)),   averaged over the batch
 
 z are logits of the method's own head, z_g those of the weights the round began with, without gradient. Default t = 1.
+Logits are what the head returns, before anything that a loss does to them: the plain simplex logits under `gela` (no
+class counts, no temperature), logits without log-priors under `etf`, without `scale` under `sphere`. FedDr+ does not
+print which logits its grid distills.
 """
 
 from __future__ import annotations

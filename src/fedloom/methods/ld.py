@@ -2,7 +2,8 @@
 
     R = (1/C) ||z - z_g||_2^2,   averaged over the batch
 
-The paper does not say whether it takes the mean or the sum over classes; this is the mean.
+The paper does not say whether it takes the mean or the sum over classes; this is the mean. z and z_g are what the head
+returns, as in kd.py: the plain simplex logits under `gela`.
 """
 
 from __future__ import annotations

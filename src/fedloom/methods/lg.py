@@ -8,6 +8,7 @@ other way round, which is what the authors' CIFAR-10 script really selects; a li
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import ClassVar
 
 from fedloom.errors import FedloomError
 from fedloom.methods.method import alias
@@ -19,6 +20,7 @@ class LG(Part):
     """Personal lower layers, shared upper ones."""
 
     paper = "Liang et al. 2020, LG-FedAvg"
+    variants: ClassVar[frozenset[str]] = frozenset({"shared"})
     shared: str | tuple[str, ...] = "head"
 
     def regions(self, regions: Regions) -> Regions:

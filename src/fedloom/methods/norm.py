@@ -45,6 +45,7 @@ class Norm(Part):
     paper = "Kang et al. 2024, FedNN (comparison)"
     sums = "shares"  # `log` looks at the average
     replaces: ClassVar[frozenset[str]] = frozenset({"norm"})
+    variants: ClassVar[frozenset[str]] = frozenset({"kind"})
     kind: Kind = "gn"
     groups: Count = 2  # of gn
     threshold: bool = True  # of frn

@@ -4,7 +4,7 @@
 
 so knowledge of classes outside a client's data is kept, while the true class is free to be learnt. Defaults weight =
 1, t = 1 as the authors' configurations; FedDr+ prints t = 3. With two classes there is a single not-true one and R is
-zero.
+zero. Logits are what the head returns, as in kd.py: the plain simplex logits under `gela`.
 """
 
 from __future__ import annotations

@@ -88,6 +88,8 @@ class Part(BaseModel):
     # what its server hooks make of uploads, if nothing but a sum: weighted by `server.shares`, or all alike; None: more
     sums: ClassVar[Literal["shares", "equal"] | None] = None
     beside: ClassVar[frozenset[str] | None] = None  # hooks that other parts of the sum may use; None: all of them
+    # hyper-parameters that make it another method rather than tune it: published numbers are found by their values
+    variants: ClassVar[frozenset[str]] = frozenset()
     because: ClassVar[str] = ""  # why not the others: the end of a sentence that begins with what the other part does
 
     def __init_subclass__(cls, abstract: bool = False, **kwargs: Any) -> None:

@@ -5,8 +5,11 @@
 
 V has orthonormal rows, made from the drawn head by Gram-Schmidt (so features need at least as many dimensions as
 there are classes), and is neither trained nor shared. The factor 1/C inside the mean is why the mean-squared form
-needs rates of 4.5 to 6.5 where cross-entropy takes 0.3. Default: cross-entropy with scale 1; FedFN's comparison tried
-{1, 10, 15, 20, 25, 30} and found 15 best.
+needs rates of 4.5 to 6.5 where cross-entropy takes 0.3. Default of the part: cross-entropy with scale 1; FedFN's
+comparison tried {1, 10, 15, 20, 25, 30} and found 15 best.
+
+The alias `spherefed` is sphere(loss=mse): the SphereFed rows of FedDr+ (whose rates of 0.55 and 6.5 are those of the mean
+square) and those of FedFN that say MSE. FedFN's rows that say CE are `sphere`. Neither paper calibrates.
 
 `calibrate`: closed-form calibration (FFC) after the last round. All clients send two sums over their training images, with
 z = f / ||f|| under the final body; the server solves a ridge regression and hands out its solution as the head:
@@ -38,6 +41,7 @@ class Sphere(Part):
     paper = "Dong et al. 2022, SphereFed"
     sums = "shares"  # a survey is another matter, which is seen in the plan
     replaces: ClassVar[frozenset[str]] = frozenset({"head"})
+    variants: ClassVar[frozenset[str]] = frozenset({"loss", "calibrate"})
     loss: Literal["ce", "mse"] = "ce"
     scale: Positive = 1.0
     calibrate: bool = False
@@ -80,4 +84,4 @@ class Sphere(Part):
         return F.mse_loss(batch.logits, F.one_hot(batch.y, batch.logits.shape[1]).to(batch.logits.dtype))
 
 
-alias("spherefed", "sphere", "cross-entropy on a fixed orthonormal head", "Dong et al. 2022, SphereFed")
+alias("spherefed", "sphere(loss=mse)", "mean squared error on a fixed orthonormal head", "Dong et al. 2022, SphereFed")

@@ -15,9 +15,10 @@ import numpy as np
 
 from fedloom import __version__
 from fedloom.errors import FedloomError, brief, one_line
+from fedloom.report.comparable import label, ours
 from fedloom.report.gather import Found, find
 from fedloom.report.measured import measured, number
-from fedloom.report.published import matching
+from fedloom.report.published import matching, notes
 from fedloom.report.series import Series, group, recipe_table
 
 Piece: TypeAlias = dict[str, Any]
@@ -36,6 +37,7 @@ def content(paths: Sequence[str | Path], title: str = "", some: bool = True) -> 
         raise FedloomError(f"report: {problems[0]['path']} cannot be shown: {problems[0]['reason']}")
     series = group([run for run, _, _ in runs])
     pieces = {run.path: (drawn, analysis) for run, drawn, analysis in runs}
+    published = _published(series)
     return {
         "title": title or "fedloom report",
         "version": __version__,
@@ -43,7 +45,8 @@ def content(paths: Sequence[str | Path], title: str = "", some: bool = True) -> 
         "series": [_series(item, pieces) for item in series],
         "recipe": recipe_table(series),
         "splits": _splits(series),
-        "published": _published(series),
+        "published": published,
+        "protocols": notes(row["paper"] for row in published),
     }
 
 
@@ -191,8 +194,15 @@ def _splits(series: Sequence[Series]) -> list[dict[str, Any]]:
 
 
 def _published(series: Sequence[Series]) -> list[dict[str, Any]]:
-    return [
-        {"series": number, **row}
-        for number, item in enumerate(series)
-        for row in matching(item.runs[0].fields, str(item.runs[0].fields.get("method", "")))
-    ]
+    """Rows of papers' tables, each beside our value of the same measure."""
+    found = []
+    for place, item in enumerate(series):
+        fields = item.runs[0].fields
+        for row in matching(fields, str(fields.get("method", ""))):
+            side = ours(item.runs, row["measure"])
+            beside = {"ours": side.values, "lacking": side.lacking, "differs": [*row["differs"], *side.differs]}
+            told = {name: row[name] for name in ("paper", "table", "method", "value", "deviation", "setting", "flag")}
+            found.append(
+                {"series": place, **told, "best_of": row["best_of"], "measure": label(row["measure"]), **beside}
+            )
+    return found

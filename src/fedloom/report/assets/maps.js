@@ -114,16 +114,19 @@ section("embedding", "Features in two dimensions", {
     root.append(el("p", { class: "about" }, `${kind === "tsne" ? "t-SNE" : kind.toUpperCase()} of features of test images; distances between far groups mean little.`));
     const plan = panels(having.length, over(root), 280, 280, { x: 20, y: 40 }), traces = [], layout = { height: plan.height + 60, annotations: [], margin: { l: 10, r: 10, t: 34, b: 12 } };
     const values = [...new Set(having.flatMap(h => h[2][by]))].filter(v => v !== null).sort((a, b) => a - b);
+    const shade = v => values.length <= 10 ? color(values.indexOf(v)) : `hsl(${(360 * values.indexOf(v)) / values.length},60%,${dark() ? 62 : 46}%)`;
     having.forEach(([s, , points], k) => {
       const axis = k ? String(k + 1) : "", at = plan.domain(k), bare = { showgrid: false, zeroline: false, showticklabels: false, ticks: "" };
       layout[`xaxis${axis}`] = { domain: at.x, anchor: `y${axis}`, ...bare, mirror: true, showline: true };
       layout[`yaxis${axis}`] = { domain: at.y, anchor: `x${axis}`, ...bare, mirror: true, showline: true };
       layout.annotations.push({ text: plain(short(s.label, Math.floor(plan.width / 8))), x: at.x[0], y: at.y[1], xref: "paper", yref: "paper", xanchor: "left", yanchor: "bottom", yshift: 3, showarrow: false, font: { color: css("--ink") } });
-      const keep = range(points.x.length).filter(n => points.stage[n] === stage), place = v => values.indexOf(v);
-      traces.push({ type: "scatter", mode: "markers", xaxis: `x${axis}`, yaxis: `y${axis}`, x: keep.map(n => points.x[n]), y: keep.map(n => points.y[n]),
-        marker: { size: 5, opacity: .8, color: keep.map(n => points[by][n] === null ? css("--soft") : values.length <= 10 ? color(place(points[by][n])) : `hsl(${(360 * place(points[by][n])) / values.length},60%,${dark() ? 62 : 46}%)`) },
+      const keep = range(points.x.length).filter(n => points.stage[n] === stage);
+      traces.push({ type: "scatter", mode: "markers", name: plain(s.label), showlegend: false, xaxis: `x${axis}`, yaxis: `y${axis}`, x: keep.map(n => points.x[n]), y: keep.map(n => points.y[n]),
+        marker: { size: 5, opacity: .8, color: keep.map(n => points[by][n] === null ? css("--soft") : shade(points[by][n])) },
         text: keep.map(n => `class ${points.class[n]}${points.client[n] !== null ? `, client ${points.client[n]}` : points.holder[n] !== null ? `, held by client ${points.holder[n]}` : ""}`), hovertemplate: `%{text}<extra>${plain(s.label)}</extra>` });
     });
+    if (values.length <= 20) for (const v of values) // entries of the legend alone: a cloud has many colors
+      traces.push({ type: "scatter", mode: "markers", name: `${by === "class" ? "class" : "client"} ${v}`, x: [null], y: [null], marker: { size: 8, color: shade(v) }, hoverinfo: "skip" });
     await figure(root, "embedding", traces, layout);
   },
 });

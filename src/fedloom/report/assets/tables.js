@@ -110,22 +110,25 @@ section("published", "Published numbers of the same setting", {
   has: () => DATA.published.length > 0,
   hint: ["No number that papers printed for the same data set, net, split and method is known here. ", "", ""],
   draw(root) {
-    root.append(el("p", { class: "about" }, "Printed in the papers' tables, not run here. Data set, net, split and parts of the method agree; rates, epochs, rounds and other settings may not: each row says what was printed. "
-      + "“Best of n” marks the highest of n settings of that table, none of which has our rate and epochs."));
-    const kind = { global: "global", client: "clients", personal: "personal" };
+    root.append(el("p", { class: "about" }, "Printed in the papers' tables, not run here. Data set, net, split and method agree; rates, epochs, rounds and other settings may not. "
+      + "Beside each number stands ours of the same measure, or that it was not measured, and what differs. “Best of n” marks the highest of n settings of that table, none of which is ours."));
     const rows = [];
     DATA.series.forEach((s, i) => {
       const found = DATA.published.filter(p => p.series === i);
       if (!found.length) return;
-      const ours = s.runs.map(r => summaryValue(r, "global")).filter(known);
-      const rec = r => [DATA.recipe.shared, []].flat().find(x => x.field === r)?.value ?? DATA.recipe.apart.find(a => a.field === r)?.values[i];
-      rows.push({ cells: [{ text: s.label, dot: i }, "ours", "global", { text: spread(ours), value: ours.length ? mean(ours) : undefined },
-        `${rec("rounds")} rounds; ${rec("clients")} clients, ${rec("fraction")} a round; lr=${rec("lr")}; epochs=${rec("epochs")}`] });
-      for (const p of found) rows.push({ class: "published", cells: [el("span", {}, el("span", { class: "tag" }, "published"), ` ${p.method}`), `${p.paper}, ${p.table}`, kind[p.metric],
+      const rec = r => DATA.recipe.shared.find(x => x.field === r)?.value ?? DATA.recipe.apart.find(a => a.field === r)?.values[i];
+      const going = s.runs.filter(r => !r.finished).length, always = found[0].differs.filter(d => found.every(p => p.differs.includes(d)));
+      const below = text => el("small", { style: "display:block" }, text), differs = (all, where = "") => all.length ? below(`Ours differs${where}: ${all.join(", ")}.`) : null;
+      rows.push({ cells: [{ text: s.label, dot: i }, "ours", "", "", "", el("span", {}, [`${rec("rounds")} rounds; ${rec("clients")} clients, ${rec("fraction")} a round; lr=${rec("lr")}; epochs=${rec("epochs")}`,
+        `${s.runs.length === 1 ? "seed" : "seeds"} ${s.runs.map(r => r.seed).join(", ")}`, going ? "still running" : ""].filter(Boolean).join("; "), differs(always, found.length > 1 ? " from all rows below" : ""))] });
+      for (const p of found) rows.push({ class: "published", cells: [el("span", {}, el("span", { class: "tag" }, "published"), ` ${p.method}`), `${p.paper}, ${p.table}`, p.measure,
         { text: fixed(p.value, 2) + (known(p.deviation) ? ` ± ${fixed(p.deviation, 2)}` : ""), value: p.value / 100 },
-        [p.setting, p.best_of > 1 ? `best of ${p.best_of} settings` : "", p.flag ? `note: ${p.flag}` : ""].filter(Boolean).join("; ")] });
+        p.ours.length ? { text: spread(p.ours), value: mean(p.ours), note: p.ours.length < s.runs.length ? `(${p.ours.length} of ${s.runs.length} seeds)` : "" } : "not measured",
+        el("span", {}, [p.setting, p.best_of > 1 ? `best of ${p.best_of} settings` : "", p.flag ? `note: ${p.flag}` : ""].filter(Boolean).join("; "),
+          differs(p.differs.filter(d => !always.includes(d))), p.lacking ? below(`Ours: ${p.lacking}.`) : null)] });
     });
-    root.append(table([{ title: "", word: true }, { title: "source" }, { title: "accuracy of" }, { title: "%" }, { title: "setting", word: true }], rows, "published-table"));
+    root.append(table([{ title: "", word: true }, { title: "source" }, { title: "accuracy of", word: true }, { title: "published %" }, { title: "ours %" }, { title: "setting, notes and what differs", word: true }], rows, "published-table"));
+    root.append(el("details", { open: "" }, el("summary", {}, "How the papers trained and tested"), Object.entries(DATA.protocols).map(([paper, text]) => el("p", { class: "about" }, el("b", {}, `${paper}: `), text))));
   },
 });
 

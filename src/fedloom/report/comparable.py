@@ -1,0 +1,118 @@
+"""Our value of what a published number measures: like is compared with like, or not at all.
+
+global   the global model on the pooled test set
+clean    the same on test images without the split's noise
+client   the global model on each client's own test images, mean over clients, before any fine-tuning
+own      each client's own model on its own test images, mean over clients
+tuned    the same after a number of epochs of fine-tuning of a part of the net; a longer fine-tuning has that epoch too
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fedloom.report.gather import Found
+from fedloom.report.measured import number
+
+Measure = Mapping[str, Any]
+NAMES = {  # of the summary, and of a round's line
+    "global": "test_accuracy",
+    "clean": "clean_test_accuracy",
+    "client": "client_accuracy",
+    "own": "personal_accuracy",
+}
+LABELS = {
+    "global": "global model, pooled test set",
+    "clean": "global model, test images without noise",
+    "client": "global model, mean over clients before fine-tuning",
+    "own": "clients' own models, mean over clients",
+}
+
+
+@dataclass(frozen=True)
+class Ours:
+    """Our side of a published number: a value a run, or why there is none, and how the measure itself differs."""
+
+    values: list[float]
+    lacking: str = ""
+    differs: tuple[str, ...] = ()
+
+
+def label(measure: Measure) -> str:
+    if measure["kind"] != "tuned":
+        return LABELS[measure["kind"]]
+    epochs = f"{measure['epochs']} epochs" if measure["epochs"] else "epochs not printed"
+    loss = {"method": "", "objective": ", without regularizers"}.get(measure["loss"], f", loss of {measure['loss']}")
+    return f"fine-tuned ({measure['part']}, {epochs}{loss}), mean over clients"
+
+
+def ours(runs: Sequence[Found], measure: Measure) -> Ours:
+    """What these runs of one recipe have of this measure."""
+    if measure["kind"] != "tuned":
+        values = [value for run in runs if (value := _accuracy(run, NAMES[measure["kind"]])) is not None]
+        return Ours(values) if values else Ours([], _lacking(measure))
+    chosen = [item for run in runs if (item := _tuning(run, measure)) is not None]
+    if not chosen:
+        return Ours([], _lacking(measure))
+    values = [value for item in chosen if (value := _after(item, measure)) is not None]
+    return Ours(values, differs=tuple(dict.fromkeys(text for item in chosen for text in _other(item, measure))))
+
+
+def _accuracy(run: Found, name: str) -> float | None:
+    told = run.summary.get(name)
+    found = number(told.get("mean") if isinstance(told, dict) else told)
+    if found is not None or run.finished:
+        return found
+    tested = [value for line in run.rounds if (value := number(line.get(name))) is not None]
+    return tested[-1] if tested else None
+
+
+def _tuning(run: Found, measure: Measure) -> Mapping[str, Any] | None:
+    """The stored fine-tuning that is nearest to the published one: the same part and loss, long enough, a near rate."""
+
+    def fits(item: Mapping[str, Any]) -> bool:
+        same = (item.get("part"), item.get("loss", "method")) == (measure["part"], measure["loss"])
+        stale = item.get("weights") not in (None, "", run.summary.get("digest"))
+        told = (number(item.get("lr")) or 0) > 0 and _after(item, measure) is not None  # not so in a damaged file
+        return same and told and not stale and not item.get("sample")
+
+    def far(item: Mapping[str, Any]) -> tuple[float, float]:
+        rate = float(item["lr"])
+        return (abs(math.log(rate / measure["lr"])) if measure["lr"] else 0.0, rate)
+
+    return min(filter(fits, run.tuned), key=far, default=None)
+
+
+def _after(item: Mapping[str, Any], measure: Measure) -> float | None:
+    """The mean over clients after the published number of epochs, or at the end where none is printed."""
+    curve = item.get("curve")
+    if not isinstance(curve, list) or not all(isinstance(one, dict) for one in curve):
+        return None
+    epoch = measure["epochs"] or len(curve) - 1
+    return number(curve[epoch].get("mean")) if 0 < epoch < len(curve) else None
+
+
+def _other(item: Mapping[str, Any], measure: Measure) -> list[str]:
+    told = [] if measure["epochs"] else [f"fine-tuning epochs {len(item['curve']) - 1} (not printed)"]
+    rate = float(item["lr"])
+    if rate != measure["lr"]:
+        printed = "not printed" if measure["lr"] is None else f"published {measure['lr']:g}"
+        told.append(f"fine-tuning lr {rate:g} ({printed})")
+    return told
+
+
+def _lacking(measure: Measure) -> str:
+    """Why there is no value, with the command that would make it."""
+    kind = measure["kind"]
+    if kind == "tuned" and measure["loss"] in ("method", "objective", "ce"):
+        loss = "" if measure["loss"] == "method" else f" --loss {measure['loss']}"
+        rate = f" --lr {measure['lr']:g}" if measure["lr"] else ""
+        return f"not measured; fedloom personalize RUN --part {measure['part']} --epochs {measure['epochs'] or 5}{rate}{loss}"
+    if kind == "tuned":
+        return "not measured; fine-tuning with another method's loss is not offered"
+    if kind == "own":
+        return "not measured; this run's clients have no models of their own"
+    return "not measured; known after the last round"
