@@ -45,7 +45,8 @@ def remembers(run: Run, last: list[Weights], names: tuple[str, ...] = ()) -> Non
 def test_features_are_drawn_to_the_global_models_and_away_from_the_clients_last(
     weight: float, temperature: float, batch: int | str
 ) -> None:
-    run = train(f"moon(weight={weight}, temperature={temperature})", batch=batch, rounds=4, lanes=2)
+    # under seed 0 a hidden unit passes so close to zero that processors round it to either side of the ReLU's kink
+    run = train(f"moon(weight={weight}, temperature={temperature})", batch=batch, rounds=4, lanes=2, seed=1)
     told = problem(run)
     assert newcomers(told) and any(sum(k in cohort for cohort in told.cohorts) > 1 for k in range(5))
     w, last = moon(told, temperature, weight)
