@@ -72,6 +72,8 @@ def read_arrays(path: Path, keys: Iterable[str]) -> dict[str, Array]:
 
 def shape_of(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> tuple[tuple[int, ...], np.dtype[Any], int]:
     """Shape, type and the length of the header that says so."""
+    if info.compress_type not in PLAIN or info.flag_bits & 1:
+        raise ValueError("an array that is encrypted, or compressed as numpy does not")
     with archive.open(info) as file:
         version = np.lib.format.read_magic(file)
         if version not in ((1, 0), (2, 0)):

@@ -126,3 +126,11 @@ def test_safetensors_with_flipped_bytes_are_read_or_refused() -> None:
             check_sentence(error)
         tried += 1
     assert tried >= 50
+
+
+def test_a_bomb_is_refused_for_what_it_would_unfold_to() -> None:
+    content = broken_files.bomb(2**21)
+    Path("set.npz").write_bytes(content)
+    assert len(content) < 2**20
+    with pytest.raises(fl.FedloomError, match=r"set\.npz unfolds to 536,870,9\d\d bytes, over 200 times its size"):
+        load("set.npz")
