@@ -24,8 +24,8 @@ test-flower: .venv/installed-dev
 test-ray: .venv/installed-dev
 	$(BIN)/pytest -m ray tests/engine
 
-# The lowest versions of the light dependencies that pyproject.toml allows, in an environment of their own (Python 3.11).
-LOWEST := tests/test_recipe.py tests/test_cli.py tests/test_weights.py tests/data tests/methods tests/engine tests/nets tests/report/test_content.py
+# The lowest versions of all dependencies that pyproject.toml allows, in an environment of their own (Python 3.11).
+LOWEST := tests/test_recipe.py tests/test_cli.py tests/test_weights.py tests/data tests/methods tests/engine tests/nets tests/test_export.py tests/report/test_content.py
 test-lowest: .venv-lowest/installed
 	.venv-lowest/bin/pytest -n 2 -m "not slow and not pairs and not flower and not ray" $(LOWEST)
 
@@ -54,7 +54,7 @@ install: .venv/installed
 
 .venv-lowest/installed: pyproject.toml requirements/lowest.txt
 	test -x .venv-lowest/bin/python || $(PYTHON) -m venv .venv-lowest
-	.venv-lowest/bin/pip install --quiet --disable-pip-version-check -c requirements/lowest.txt -e ".[report]" \
+	.venv-lowest/bin/pip install --quiet --disable-pip-version-check -c requirements/lowest.txt -e ".[report,privacy]" \
 	  pytest pytest-xdist hypothesis pillow
 	touch $@
 

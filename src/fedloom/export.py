@@ -51,6 +51,11 @@ class Exported:
 class Standalone(nn.Module):
     """Pixels in, logits out: normalisation, net, and how a client reads its own logits."""
 
+    # attributes, since torch 2.6 cannot export `get_buffer`
+    factor: Tensor
+    shift: Tensor
+    counts: Tensor
+
     def __init__(self, net: nn.Module, pipeline: Pipeline, reader: Part | None, counts: Tensor | None) -> None:
         super().__init__()
         self.net = net
@@ -62,9 +67,9 @@ class Standalone(nn.Module):
         self.register_buffer("counts", None if self.reader is None else counts)
 
     def forward(self, pixels: Tensor) -> Tensor:
-        x = torch.addcmul(self.get_buffer("shift"), pixels, self.get_buffer("factor"))
+        x = torch.addcmul(self.shift, pixels, self.factor)
         logits: Tensor = self.net(x)
-        return logits if self.reader is None else self.reader.own_logits(logits, self.get_buffer("counts"))
+        return logits if self.reader is None else self.reader.own_logits(logits, self.counts)
 
 
 def export(

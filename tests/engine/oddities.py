@@ -24,6 +24,15 @@ class Seen:
         self.uploads: list[list[Tensor]] = []
 
 
+def made_first(path: str) -> bool:
+    """Whether this call made the file; of processes that try at the same time, one did."""
+    try:
+        Path(path).touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    return True
+
+
 @contextlib.contextmanager
 def odd_parts() -> Iterator[Seen]:
     """The parts are known by name inside of the block only."""
@@ -40,9 +49,7 @@ def odd_parts() -> Iterator[Seen]:
         unless: str = ""  # a file, made by the first death
 
         def finish(self, client: Client) -> None:
-            if self.hit(client) and not (self.unless and Path(self.unless).exists()):
-                if self.unless:
-                    Path(self.unless).touch()
+            if self.hit(client) and (not self.unless or made_first(self.unless)):
                 os.kill(os.getpid(), signal.SIGKILL)
 
     class Raises(Odd):
@@ -113,8 +120,7 @@ def odd_parts() -> Iterator[Seen]:
             server.ask(server.cohort[:2], {"rate": torch.tensor(0.1)})
 
         def act(self, client: Client, message: Mapping[str, Tensor]) -> None:
-            if self.deadly and not Path(self.unless).exists():
-                Path(self.unless).touch()
+            if self.deadly and made_first(self.unless):
                 os.kill(os.getpid(), signal.SIGKILL)
             client.w.sub_(message["rate"] * client.gradient_of())
 
