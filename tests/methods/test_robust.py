@@ -102,7 +102,8 @@ def test_one_bad_client_cannot_move_the_median_or_the_trimmed_mean_beyond_the_ot
         rows = torch.stack([row[name] for row in honest])
         assert (value >= rows.min(0).values - 1e-6).all() and (value <= rows.max(0).values + 1e-6).all()
     agree(run, combined(told, median if method == "median" else trimmed(1), bad))
-    assert distance(poisoned("fedavg", rounds=1)[0]) > 1e4
+    assert distance(poisoned("fedavg", rounds=1, deploy={"max_distance": None})[0]) > 1e4
+    assert poisoned("fedavg", rounds=1)[0].summary["lost"] == 1 and run.summary["lost"] == 0
 
 
 def test_one_bad_client_cannot_move_the_clipped_average_beyond_its_share_of_the_largest() -> None:

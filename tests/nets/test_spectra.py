@@ -198,6 +198,5 @@ def test_nets_train_as_torch_would(name: str, monkeypatch: pytest.MonkeyPatch) -
         assert bool(calls) == ours
         calls.clear()
         found.append([weight.grad for weight in net.parameters()])
-    # by length, since a single ReLU or pooling window that rounding tips over moves single numbers
     for quick, plain in zip(*found, strict=True):
-        assert float((quick - plain).norm()) <= 1e-3 * float(plain.norm())
+        torch.testing.assert_close(quick, plain, rtol=1e-3, atol=2e-5 * float(plain.abs().max()))

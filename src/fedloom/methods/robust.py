@@ -7,12 +7,13 @@ ICML 2018), and clipping of every client's update before the average.
 
 Median and trimmed mean do not weigh clients by their samples: a weight is one more number that a bad client can
 choose. Only trained weights are combined like this: running statistics of normalisers are plainly averaged, so against
-bad clients use a net without them, or `bn: batch` or `bn: local`.
+bad clients use a net without them, or `bn: batch` or `bn: local`. An upload that lies far from the others is not dropped
+before (`deploy.max_distance`): what these rules are for is to bound it.
 """
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import torch
 from pydantic import Field
@@ -28,6 +29,7 @@ class Median(Part):
     """Coordinate-wise median of the clients."""
 
     paper = "Yin et al. 2018"
+    bounds: ClassVar[bool] = True
 
     def combine(self, server: Server) -> Tensor:
         count = len(server.uploads)
@@ -38,6 +40,7 @@ class Trimmed(Part):
     """Coordinate-wise mean without the extremes."""
 
     paper = "Yin et al. 2018"
+    bounds: ClassVar[bool] = True
     share: Annotated[float, Field(ge=0, lt=0.5)] = 0.1
 
     def combine(self, server: Server) -> Tensor:
@@ -50,6 +53,7 @@ class Clipped(Part):
     """Every client's update is clipped to a largest norm, then averaged."""
 
     paper = "Sun et al. 2019"
+    bounds: ClassVar[bool] = True
     largest: Positive = 1.0
 
     def combine(self, server: Server) -> Tensor:
