@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-pairs test-flower test-ray test-lowest test-all install lint bench clean
+.PHONY: demo test test-pairs test-flower test-ray test-lowest test-all install lint docs bench clean
 
 demo: .venv/installed
 	$(BIN)/fedloom compare --data digits --split shards:2 --clients 20 --fraction 0.2 --model cnn \
@@ -11,6 +11,10 @@ demo: .venv/installed
 
 test: .venv/installed-dev .venv/browser
 	$(BIN)/pytest -n 2 -m "not slow and not pairs and not flower and not ray"
+
+# Tests of more than a few seconds each, those of MLflow and Weights & Biases among them.
+test-slow: .venv/installed-track .venv/browser
+	$(BIN)/pytest -n 2 -m slow
 
 # Every sum of two parts; the ordinary tests try a quarter of them.
 test-pairs: .venv/installed-dev
@@ -22,10 +26,10 @@ test-flower: .venv/installed-dev
 
 # A Ray cluster of two nodes on loopback.
 test-ray: .venv/installed-dev
-	$(BIN)/pytest -m ray tests/engine
+	$(BIN)/pytest -m ray tests/engine/backends
 
 # The lowest versions of all dependencies that pyproject.toml allows, in an environment of their own (Python 3.11).
-LOWEST := tests/test_recipe.py tests/test_cli.py tests/test_weights.py tests/data tests/methods tests/engine tests/nets tests/test_export.py tests/report/test_content.py
+LOWEST := tests/test_recipe.py tests/test_weights.py tests/cli tests/data tests/methods tests/engine tests/nets tests/runs tests/report/test_content.py
 test-lowest: .venv-lowest/installed
 	.venv-lowest/bin/pytest -n 2 -m "not slow and not pairs and not flower and not ray" $(LOWEST)
 
@@ -36,6 +40,17 @@ lint: .venv/installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python scripts/docs_tables.py --check
+
+# Write the tables of README and docs that are generated from the code.
+docs: .venv/installed-dev
+	$(BIN)/python scripts/docs_tables.py
+	$(BIN)/python scripts/docs_tables.py --check
+
+# Tables of README.md and docs/ are generated from the code's registries.
+docs: .venv/installed-dev
+	$(BIN)/python scripts/docs_tables.py
 
 bench: .venv/installed
 	$(BIN)/fedloom bench
@@ -51,6 +66,10 @@ install: .venv/installed
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --disable-pip-version-check -e ".[dev]"
 	touch $@ .venv/installed
+
+.venv/installed-track: .venv/installed-dev
+	$(BIN)/pip install --quiet --disable-pip-version-check -e ".[dev,track]"
+	touch $@
 
 .venv-lowest/installed: pyproject.toml requirements/lowest.txt
 	test -x .venv-lowest/bin/python || $(PYTHON) -m venv .venv-lowest

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 import fedloom as fl
-from fedloom.engine.files import write
+from fedloom.io.files import write
 
 TRAIN_IMAGES = 371  # a client, as in FedNN
 GREY = [0.5, 0.5, 0.5]

@@ -3,7 +3,7 @@
     FEDLOOM_DATA=folder/of/cifar100.npz python benchmarks/fedbabu.py --rounds 40
 
 CIFAR-100, MobileNet, 100 clients, shards:10, a tenth of them a round, one local epoch, batch 50, rate 0.1 with steps, batch
-normalisation by the test batch: FedBABU's setting (Oh et al., ICLR 2022) but for the number of rounds, the same for both
+normalization by the test batch: FedBABU's setting (Oh et al., ICLR 2022) but for the number of rounds, the same for both
 methods. Then every client fine-tunes all weights for 0 to 10 epochs at rate 0.001. What is done already in --out is not done
 again, so it may be stopped and started at any moment. A quick look: --rounds 1 --tune-clients 4 --tune-epochs 2.
 """
@@ -28,9 +28,9 @@ SPEED = {
 }
 
 
-def train(method: str, rounds: int, out: Path, lanes: str, seed: int) -> fl.Run:
+def train(method: str, rounds: int, out: Path, workers: str, seed: int) -> fl.Run:
     if (out / "recipe.yaml").exists():
-        if fl.run(resume=out, lanes=lanes).recipe.rounds != rounds:
+        if fl.run(resume=out, workers=workers).recipe.rounds != rounds:
             raise FedloomError(f"{out} holds a run of another length; choose another --out")
         return fl.Run(out)
     return fl.run(
@@ -51,7 +51,7 @@ def train(method: str, rounds: int, out: Path, lanes: str, seed: int) -> fl.Run:
         bn="batch",
         eval_batch=100,
         eval_every=0,
-        lanes=lanes,
+        workers=workers,
         seed=seed,
         out=str(out),
     )
@@ -64,7 +64,7 @@ def main() -> None:
     parser.add_argument("--tune-clients", type=int, help="fine-tune only so many clients, the same for both methods")
     parser.add_argument("--lr", type=float, default=0.001, help="of fine-tuning")
     parser.add_argument("--part", default="full", choices=("full", "head", "body"))
-    parser.add_argument("--lanes", default="auto")
+    parser.add_argument("--workers", default="auto")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path("runs/fedbabu"))
     given = parser.parse_args()
@@ -78,9 +78,9 @@ def show(given: argparse.Namespace) -> None:
     found = {}
     for name, method in METHODS.items():
         began = time.perf_counter()
-        run = train(method, given.rounds, given.out / f"{method}-{given.rounds}", given.lanes, given.seed)
+        run = train(method, given.rounds, given.out / f"{method}-{given.rounds}", given.workers, given.seed)
         print(f"{name}: {given.rounds} rounds, {run.summary['seconds']:.0f} s; {run.path}", flush=True)
-        tuning = fl.Tuning(given.part, given.tune_epochs, given.lr)
+        tuning = fl.FineTuning(given.part, given.tune_epochs, given.lr)
         (found[name],) = fl.personalize_run(run, [tuning], sample=given.tune_clients)
         print(f"{name}: fine-tuned, {time.perf_counter() - began:.0f} s in all", flush=True)
     epochs = range(given.tune_epochs + 1)
@@ -111,7 +111,7 @@ def show(given: argparse.Namespace) -> None:
     claims = {
         "fine-tuning gains far more than the global model is worth (FedAvg)": one[last]["mean"] > 2 * one[0]["mean"],
         "FedBABU's personal models are better than FedAvg's": other[last]["mean"] > one[last]["mean"],
-        "FedBABU personalises faster (after one epoch)": other[first]["mean"] > one[first]["mean"],
+        "FedBABU personalizes faster (after one epoch)": other[first]["mean"] > one[first]["mean"],
         "FedBABU's global model is better on clients' test sets": other[0]["mean"] > one[0]["mean"],
     }
     for claim, holds in claims.items():

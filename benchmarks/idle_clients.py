@@ -1,12 +1,13 @@
-"""Memory and seconds a round do not grow with the number of clients that are not asked: python benchmarks/idle_clients.py
+"""Memory and seconds per round do not grow with the number of idle clients: python benchmarks/idle_clients.py
 
-100 and 100,000 clients of two tiny images each, the same cohort of 10, each in a process of its own; once without memory
-on clients (fedavg) and once with it (scaffold: only clients that took part have any). What a client costs beside its
-images is told by the last lines: the same 200,000 images are dealt to 100 and to 100,000 clients, one step a client.
+100 and 100,000 clients of two tiny images each, the same cohort of 10, each in a fresh process; once without client state
+(fedavg) and once with it (scaffold). The last line is the cost of a client beside its images: the same 200,000 images are
+split among 100 and among 100,000 clients, one step per client.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import subprocess
 import sys
@@ -28,10 +29,10 @@ print(json.dumps([grown / 1024, 1000 * statistics.median(line["seconds"] for lin
 
 
 def measure(data: Path, clients: int, method: str, batch: str, out: str) -> tuple[float, float]:
-    """MB that the process grew by, and milliseconds a round."""
+    """MB that the process grew by, and milliseconds per round."""
     command = [sys.executable, "-c", CHILD, str(data), str(clients), method, batch, out]
-    said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    grown, milliseconds = json.loads(said)
+    output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    grown, milliseconds = json.loads(output)
     return grown, milliseconds
 
 
@@ -43,17 +44,20 @@ def images(folder: str, count: int) -> Path:
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--many", type=int, default=100_000, help="the larger number of clients (default: 100,000)")
+    many_clients = parser.parse_args().many
     print(f"{'method':10} {'clients':>8} {'MB grown':>9} {'ms/round':>9}")
     with tempfile.TemporaryDirectory() as folder:
         for method in ("fedavg", "scaffold"):
-            for clients in (100, 100_000):
+            for clients in (100, many_clients):
                 place = images(folder, 2 * clients)
                 grown, milliseconds = measure(place, clients, method, "2", f"{folder}/{method}{clients}")
                 print(f"{method:10} {clients:8,} {grown:9.1f} {milliseconds:9.2f}", flush=True)
-        place = images(folder, 200_000)
-        few, many = (measure(place, k, "fedavg", "full", f"{folder}/same{k}")[0] for k in (100, 100_000))
-        print(f"the same images, 100 and 100,000 clients: {few:.1f} and {many:.1f} MB grown, ", end="")
-        print(f"{(many - few) * 2**20 / 99_900:.0f} bytes an idle client")
+        place = images(folder, 2 * many_clients)
+        few, many = (measure(place, k, "fedavg", "full", f"{folder}/same{k}")[0] for k in (100, many_clients))
+        print(f"the same images, 100 and {many_clients:,} clients: {few:.1f} and {many:.1f} MB grown, ", end="")
+        print(f"{(many - few) * 2**20 / (many_clients - 100):.0f} bytes per idle client")
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ For every shape of convolution in a net, GFLOP/s of the direct sum (two a multip
     way                      what the latter does, where shapes say that it is something else than torch's
 
 beside a product of two matrices of 1024 x 1024, then a whole training pass (forward and backward) of the net with and without
-products, taking turns. Memory is kept as lanes keep it. The kernels run on warm memory, a net's do not.
+products, taking turns. Memory is kept as workers keep it. The kernels run on warm memory, a net's do not.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedloom.engine.lanes import keep_freed_memory
-from fedloom.nets.net import Net, build
-from fedloom.nets.products import Conv2d
+from fedloom.engine.backends.fork import keep_freed_memory
+from fedloom.nets.build import build
+from fedloom.nets.kernels.products import Conv2d
+from fedloom.nets.net import Net
 
 COLOUR, GREY = (3, 32, 32), (1, 28, 28)
 NETS = {"lenet": COLOUR, "cnn": GREY, "conv4": COLOUR, "vgg11": COLOUR, "mobilenet": COLOUR, "resnet18": COLOUR}

@@ -9,7 +9,7 @@ checkpoints, memory kept in RAM, workers of a resumed run, and whether the main 
 
 Runs are processes of their own that execute the command line `fedloom run ...`: forked from this one, which has imported
 fedloom and done nothing else, so that many starts are affordable. The first `--fresh` chains start a new interpreter
-for each process instead. The methods are others than those of the kill tests in tests/engine. Linux only.
+for each process instead. The methods differ from those of tests/runs/test_kill.py. Linux only.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ from typing import Any
 import torch
 from safetensors.torch import load_file
 
-from fedloom.cli import main as fedloom
+from fedloom.cli.main import main as fedloom
 
 BASE = {"clients": "10", "fraction": "0.5", "rounds": "8", "lr": "0.05", "eval-every": "3"}
 PUBLIC = {"set": ["data.public=0.1", "data.validation=0.1"]}
 CASES: dict[str, dict[str, Any]] = {  # what is special about it -> flags
     "client state: feddc": {"method": "feddc"},
     "client and server state: feddyn": {"method": "feddyn"},
-    "a model remembered by each client: moon": {"method": "moon"},
+    "a model kept by each client: moon": {"method": "moon"},
     "effective steps: nova": {"method": "nova"},
     "served weights differ from trained ones: exp": {"method": "exp"},
-    "second act: fnr": {"method": "fnr"},
-    "second act and client state: fnr + feddc": {"method": "fnr + feddc"},
+    "query that trains: fnr": {"method": "fnr"},
+    "query that trains, client state: fnr + feddc": {"method": "fnr + feddc"},
     "personal body: lg": {"method": "lg"},
     "personal head: fedper + prox": {"method": "fedper + prox"},
     "own model beside the global one: ditto": {"method": "ditto"},
@@ -54,12 +54,12 @@ CASES: dict[str, dict[str, Any]] = {  # what is special about it -> flags
     "server training of a generator: fedgen": {"method": "fedgen"},
     "server training on held-back images: server-data": {"method": "server-data", **PUBLIC},
     "noise on the server: babu + dp": {"method": "babu + dp(clip=0.5, noise=0.01)"},
-    "a question after the last round: sphere": {"method": "sphere"},
+    "a query after the last round: sphere": {"method": "sphere"},
     "order statistics: median": {"method": "median"},
     "a split that changes, teachers: ntd": {"method": "ntd", "split": "iid; 4: shards:2"},
-    "stacked, client state: feddc": {"method": "feddc", "stack": "4"},
-    "stacked, own models: ditto + fn": {"method": "ditto + fn", "stack": "3"},
-    "stacked, personal heads: fedrep + kd": {"method": "fedrep + kd", "stack": "5"},
+    "vmapped, client state: feddc": {"method": "feddc", "vmap": "4"},
+    "vmapped, own models: ditto + fn": {"method": "ditto + fn", "vmap": "3"},
+    "vmapped, personal heads: fedrep + kd": {"method": "fedrep + kd", "vmap": "5"},
 }
 _NO_REAP = os.WEXITED | os.WNOHANG | os.WNOWAIT
 PATIENCE = 300.0  # seconds; a run that takes longer hangs
@@ -216,7 +216,7 @@ def chain(name: str, flags: dict[str, Any], like: Path, pace: Pace, path: Path, 
     planned = draw.randint(1, 3)
     while True:
         resumed = path.exists()
-        words = ["run", "--quiet", "--resume", str(path), "--lanes", draw.choice("12")] if resumed else begin
+        words = ["run", "--quiet", "--resume", str(path), "--workers", draw.choice("12")] if resumed else begin
         process = Process(words, log, fresh)
         if counts["kills"] < planned and not counts["too late"]:
             kind, after, wait = moment(draw, pace, logged(path))
@@ -261,7 +261,7 @@ def main() -> None:
     while done() < given.kills:
         name = list(cases)[number % len(cases)]
         like = given.out / f"undisturbed-{number % len(cases)}"
-        flags = {**cases[name], "lanes": "2"}
+        flags = {**cases[name], "workers": "2"}
         if name not in paces:
             paces[name] = undisturbed(flags, like)
         path = given.out / f"chain-{number}"

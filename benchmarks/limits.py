@@ -1,14 +1,14 @@
-"""What the engine promises about cost, measured: python benchmarks/limits.py [WHAT ...]
+"""The engine's cost limits, measured: python benchmarks/limits.py [WHAT ...]
 
     aggregation  checking and averaging uploads of 10 clients with 10 million parameters
     augment      crop+flip as a share of a training step, LeNet and MobileNet at batch 50
-    evaluation   a test of 2,000 images against its bare forward passes, in one process
-    teachers     forward passes of frozen nets a batch, and seconds a step against fedavg's
-    spill        SCAFFOLD with 2,000 clients of LeNet, all of which take part: memory of the main process and its lanes
-    clients      seconds a round and memory, 100 against 100,000 clients, cohort 10
-    start        from the start of the process to the first round, beyond importing torch
+    evaluation   evaluation of 2,000 images against bare forward passes, in one process
+    teachers     forward passes of frozen nets per batch, and seconds per step relative to fedavg
+    spill        SCAFFOLD, LeNet, 2,000 clients that all take part: memory of the main process and its workers
+    clients      seconds per round and memory, 100 against 100,000 clients, cohort 10
+    start        seconds until the first round, without those of importing torch
 
-Comparisons take turns, so that a slow minute hits both sides; on a busy machine only their ratios mean anything, and
+Comparisons alternate, so that a slow minute affects both sides; on a busy machine only their ratios are meaningful, and
 "cpu" is processor time, which other processes distort less than the wall clock.
 """
 
@@ -30,30 +30,30 @@ import numpy as np
 import torch
 from profiles import CASES, measure
 
-from fedloom.engine.arena import Packing
-from fedloom.engine.folder import create
-from fedloom.engine.lanes import Lanes, keep_freed_memory
-from fedloom.engine.rounds import Federation
-from fedloom.engine.scope import Said
-from fedloom.engine.server import flaw, is_finite, weighted_sum
-from fedloom.engine.setup import prepare
-from fedloom.measure.accuracy import pooled
+from fedloom.engine.backends.fork import ForkBackend, keep_freed_memory
+from fedloom.engine.client.local_batch import TeacherOutputs
+from fedloom.engine.experiment import prepare
+from fedloom.engine.server.aggregation import flaw, is_finite, weighted_sum
+from fedloom.engine.server.round import Federation
+from fedloom.engine.tensor_layout import TensorLayout
+from fedloom.evaluation.accuracy import evaluate_global
 from fedloom.nets import Net
 from fedloom.recipe import recipe
-from fedloom.run import federation
+from fedloom.runs.folder import create
+from fedloom.runs.run import federation
 
 
 def aggregation() -> None:
     torch.set_num_threads(1)
     uploads = [torch.randn(10_000_000) for _ in range(10)]
-    packing, w = Packing({"w": uploads[0]}), torch.zeros(10_000_000)
+    layout, w = TensorLayout({"w": uploads[0]}), torch.zeros(10_000_000)
 
-    def combine() -> None:
-        assert all(flaw(packing, {"w": upload}) is None for upload in uploads)
+    def check_and_average() -> None:
+        assert all(flaw(layout, {"w": upload}) is None for upload in uploads)
         weighted_sum(uploads, [0.1] * 10, out=w)
         assert is_finite(w)
 
-    wall, cpu = _turns({"": combine}, 7)[""]
+    wall, cpu = _turns({"": check_and_average}, 7)[""]
     say("aggregation", f"10 clients x 10 million parameters: {wall:.3f} s (cpu {cpu:.3f} s); goal 0.1 s")
 
 
@@ -68,20 +68,20 @@ def evaluation() -> None:
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
             data = _images(folder, 500, 2000, (32, 32, 3))
-            given = recipe({"data": data, "split": "iid", "clients": 10, "model": model, "lanes": 1})
+            given = recipe({"data": data, "split": "iid", "clients": 10, "model": model, "workers": 1})
             experiment = prepare(given)
             with federation(experiment, create(experiment, folder / "run")) as fed:
-                assert isinstance(fed.lanes, Lanes)
-                fed.lanes.inline = True
+                assert isinstance(fed.backend, ForkBackend)
+                fed.backend.inline = True
                 x = torch.rand(100, 32, 32, 3).permute(0, 3, 1, 2)
 
-                def bare(net: Net = experiment.net, x: torch.Tensor = x) -> None:
+                def bare(net: Net = experiment.program.net, x: torch.Tensor = x) -> None:
                     net.eval()
                     with torch.no_grad():
                         for _ in range(20):
                             net(x)
 
-                found = _turns({"test": lambda fed=fed: pooled(fed), "bare": bare}, 3)
+                found = _turns({"test": lambda fed=fed: evaluate_global(fed), "bare": bare}, 3)
         ratio = found["test"][1] / found["bare"][1]
         say("evaluation", f"{model}: {ratio:.3f} x its bare forward passes (cpu, interleaved)")
 
@@ -96,35 +96,35 @@ def teachers() -> None:
         data = _images(folder, 400, 10, (32, 32, 3))
         for method in methods:
             fields = {"data": data, "split": "iid", "clients": 2, "fraction": 1.0, "model": "lenet", "batch": 50}
-            experiment = prepare(recipe({**fields, "method": method, "lanes": 1, "lr": 0.001}))
+            experiment = prepare(recipe({**fields, "method": method, "workers": 1, "lr": 0.001}))
             place = create(experiment, folder / method.replace(" ", ""))
             feds[method] = stack.enter_context(federation(experiment, place))
-            lanes = feds[method].lanes
-            assert isinstance(lanes, Lanes)
-            lanes.inline = True
+            workers = feds[method].backend
+            assert isinstance(workers, ForkBackend)
+            workers.inline = True
             feds[method].round()
         for _ in range(3):
             for method, fed in feds.items():
-                passes, made = 0, Said.__init__
+                passes, made = 0, TeacherOutputs.__init__
 
-                def counted(self: Said, net: Net, x: torch.Tensor, made: Callable[..., None] = made) -> None:
+                def counted(self: TeacherOutputs, net: Net, x: torch.Tensor, made: Callable[..., None] = made) -> None:
                     nonlocal passes
                     passes += 1
                     made(self, net, x)
 
-                Said.__init__ = counted  # type: ignore[method-assign]
+                TeacherOutputs.__init__ = counted  # type: ignore[method-assign]
                 began = time.process_time()
                 fed.round()
                 spent[method].append(time.process_time() - began)
-                Said.__init__ = made  # type: ignore[method-assign]
+                TeacherOutputs.__init__ = made  # type: ignore[method-assign]
                 counts[method] = passes / 8
     for method in methods:
         ratio = median(spent[method]) / median(spent["fedavg"])
-        say("teachers", f"{method}: {counts[method]:.0f} teacher passes a batch, {ratio:.2f} x fedavg (cpu)")
+        say("teachers", f"{method}: {counts[method]:.0f} teacher passes per batch, {ratio:.2f} x fedavg (cpu)")
 
 
 def spill(count: int = 2000, cohort: int = 20, budget: int = 1024) -> None:
-    """Every client takes part once, one step each, so all of them remember a control of LeNet's size."""
+    """Every client takes part once, one step each, so that each has a control of LeNet's size as its state."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         fields = {"data": _images(folder, 2 * count, 10, (32, 32, 3)), "split": "iid", "clients": count, "batch": 2}
@@ -134,13 +134,13 @@ def spill(count: int = 2000, cohort: int = 20, budget: int = 1024) -> None:
             peak, seconds = _Peak(), []
             for begin in range(0, count, cohort):
                 seconds.append(fed.round(list(range(begin, begin + cohort)))["seconds"])
-            most, row = peak.stop(), experiment.messages.memory.nbytes / 1e6
-            in_ram, known = fed.memory.in_ram, len(fed.memory)
+            most, row = peak.stop(), experiment.program.messages.state.nbytes / 1e6
+            in_ram, known = fed.client_state.in_ram, len(fed.client_state)
     say(
         "spill",
-        f"{known:,} clients remember {row:.2f} MB each, {known * row / 1e3:.2f} GB in all, {in_ram:,} of them in RAM "
-        f"(memory_mb={budget}); main process and lanes {most / 1e3:.2f} GB at most, shared pages counted once; "
-        f"{median(seconds):.2f} s a round of {cohort}; goal 2 GB",
+        f"{known:,} clients have {row:.2f} MB of state each, {known * row / 1e3:.2f} GB in total, {in_ram:,} of them in RAM "
+        f"(memory_mb={budget}); main process and workers {most / 1e3:.2f} GB at most, shared pages counted once; "
+        f"{median(seconds):.2f} s per round of {cohort}; goal 2 GB",
     )
 
 
@@ -151,12 +151,12 @@ def clients() -> None:
 
 
 def start() -> None:
-    """From the start of the process to the first round, in turns with a process that only imports torch."""
+    """Seconds until the first round, alternating with a process that only imports torch."""
     program = (
-        "import sys, time; from fedloom.engine.rounds import Federation\n"
+        "import sys, time; from fedloom.engine.server.round import Federation\n"
         "def first(self): print(time.time(), time.process_time()); sys.stdout.flush(); import os; os._exit(0)\n"
         "Federation.round = first\n"
-        "from fedloom.cli import main; main(['run', '-q', '--out', sys.argv[1]])"
+        "from fedloom.cli.main import main; main(['run', '-q', '--out', sys.argv[1]])"
     )
     bare = "import time, torch; print(time.time(), time.process_time())"
     found: dict[str, list[tuple[float, float]]] = {"run": [], "torch": []}
@@ -176,7 +176,7 @@ def start() -> None:
 
 
 class _Peak:
-    """The largest sum of this process's and its children's proportional memory, looked at ten times a second."""
+    """The largest sum of this process's and its children's proportional memory, sampled ten times per second."""
 
     def __init__(self) -> None:
         self._most, self._done = 0.0, threading.Event()

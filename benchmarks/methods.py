@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import fedloom as fl
-from fedloom.run import resume
+from fedloom.runs.run import resume
 
 CIFAR: dict[str, Any] = {
     "data": {"name": "cifar10", "images": 10_000},
@@ -116,13 +116,13 @@ def name(row: Row, split: str) -> str:
     return f"{row.method} {split}".replace(" ", "")
 
 
-def accuracy(root: Path, rows: list[Row], rounds: int, lanes: int | str) -> None:
+def accuracy(root: Path, rows: list[Row], rounds: int, workers: int | str) -> None:
     table: dict[str, list[str]] = {}
     for row in rows:
         for split in SPLITS:
             recipe = {**CIFAR, **row.fields, "split": split, "method": row.method, "lr": RATES[row.family]}
             try:
-                run = go(root / name(row, split), **{**recipe, "rounds": rounds, "lanes": lanes})
+                run = go(root / name(row, split), **{**recipe, "rounds": rounds, "workers": workers})
             except fl.FedloomError as error:
                 print(f"{row.method}, {split}: {error}", flush=True)
                 table.setdefault(row.method, []).append("–")
@@ -196,13 +196,13 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=0)
     parser.add_argument("--turns", type=int, default=2)
     parser.add_argument("--share", default="0/1", help="K/N: every N-th method, beginning with the K-th")
-    parser.add_argument("--lanes", default="auto", type=lambda text: int(text) if text.isdigit() else text)
+    parser.add_argument("--workers", default="auto", type=lambda text: int(text) if text.isdigit() else text)
     given = parser.parse_args()
     first, _, step = given.share.partition("/")
     only = [text.strip() for text in given.only.split(";")] if given.only else []
     rows = [row for row in ROWS if not only or row.method in only][int(first) :: int(step)]
     if given.what == "accuracy":
-        accuracy(given.out, rows, given.rounds or CIFAR["rounds"], given.lanes)
+        accuracy(given.out, rows, given.rounds or CIFAR["rounds"], given.workers)
     elif given.what == "digits":
         digits(given.out, rows)
     elif given.what == "rates":

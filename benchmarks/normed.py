@@ -1,4 +1,4 @@
-"""A small net with a normaliser, for methods that are about normalisers: --model benchmarks/normed.py:mlp."""
+"""A small net with a normalizer, for methods that are about normalizers: --model benchmarks/normed.py:mlp."""
 
 from __future__ import annotations
 

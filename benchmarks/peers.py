@@ -42,7 +42,7 @@ class Workload:
     samples: int  # of each client
     batch: int
     epochs: int = 1
-    stack: str = "off"  # what fedloom is told
+    vmap: str = "off"  # fedloom's setting
     bare: int = 1  # rounds that count as one, where a round is over in milliseconds
 
     @property
@@ -56,7 +56,7 @@ WORKLOADS = {
     "mobilenet32": Workload("mobilenet", (32, 32, 3), clients=100, cohort=10, samples=500, batch=50),
     # digits has 1,437 training images: 7 for each of 200 clients
     "mlp-digits": Workload(
-        "mlp", (8, 8, 1), clients=200, cohort=50, samples=7, batch=10, epochs=5, stack="auto", bare=20
+        "mlp", (8, 8, 1), clients=200, cohort=50, samples=7, batch=10, epochs=5, vmap="auto", bare=20
     ),
     "vgg11": Workload("vgg11", (32, 32, 3), clients=20, cohort=4, samples=250, batch=50),
     "resnet18": Workload("resnet18", (32, 32, 3), clients=20, cohort=2, samples=100, batch=50),
@@ -94,7 +94,7 @@ CONTENDERS = {
 
 
 @dataclass
-class Lane:
+class Worker:
     """One contender in one configuration: what it has shown so far."""
 
     name: str
@@ -160,20 +160,20 @@ def stop(process: subprocess.Popen[str]) -> None:
     process.wait()
 
 
-def run(lane: Lane, load: Workload, rounds: int, envs: Path, timeout: float) -> None:
-    """One turn: a fresh process, whose result or failure is noted in the lane."""
-    contender, python = CONTENDERS[lane.name], interpreter(lane.name, envs)
+def run(worker: Worker, load: Workload, rounds: int, envs: Path, timeout: float) -> None:
+    """One turn: a fresh process, whose result or failure is noted in the worker."""
+    contender, python = CONTENDERS[worker.name], interpreter(worker.name, envs)
     if not python.exists():
-        lane.failure = "not installed: run with --install first"
+        worker.failure = "not installed: run with --install first"
         return
     scratch = tempfile.mkdtemp(prefix="peer-")
     job = {"net": load.net, "data": str(dataset(load, envs / "data")), "clients": load.clients, "cohort": load.cohort}
     job |= {"batch": load.batch, "epochs": load.epochs, "rounds": rounds * load.bare + 1}
-    job |= {"precision": contender.precision, "stack": load.stack, "scratch": scratch}
+    job |= {"precision": contender.precision, "vmap": load.vmap, "scratch": scratch}
     launcher: list[str] = []
-    if lane.name == "pfl" and lane.config.processes > 1:
-        launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={lane.config.processes}"]
-    settings = {"PEER_JOB": json.dumps(job | asdict(lane.config)), "OMP_NUM_THREADS": str(lane.config.threads)}
+    if worker.name == "pfl" and worker.config.processes > 1:
+        launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={worker.config.processes}"]
+    settings = {"PEER_JOB": json.dumps(job | asdict(worker.config)), "OMP_NUM_THREADS": str(worker.config.threads)}
     settings |= {"TMPDIR": scratch, "FLWR_HOME": scratch, "FLWR_TELEMETRY_ENABLED": "0"}
     settings["RAY_worker_niceness"] = "0"  # Ray's default of 15 would handicap Flower on a busy machine
     started = time.perf_counter()
@@ -191,35 +191,35 @@ def run(lane: Lane, load: Workload, rounds: int, envs: Path, timeout: float) -> 
         result = next((line for line in reversed(output.splitlines()) if line.startswith('{"seconds"')), None)
         if process.returncode or result is None:
             lines = [line.strip() for line in output.splitlines() if "Error" in line] or output.split("\n")[-2:]
-            lane.failure = f"exit code {process.returncode}: {' '.join(lines[-1:])[:300]}"
+            worker.failure = f"exit code {process.returncode}: {' '.join(lines[-1:])[:300]}"
             return
-        lane.facts = json.loads(result)
-        every = lane.facts.pop("seconds")[1:]
+        worker.facts = json.loads(result)
+        every = worker.facts.pop("seconds")[1:]
         timed = [sum(every[i : i + load.bare]) / load.bare for i in range(0, len(every), load.bare)]
-        lane.seconds += timed
-        lane.startup.append(wall - sum(every) - min(every))  # the warm-up does the work of one round, too
+        worker.seconds += timed
+        worker.startup.append(wall - sum(every) - min(every))  # the warm-up does the work of one round, too
     except subprocess.TimeoutExpired:
-        lane.failure = f"no result after {timeout:.0f} s"
+        worker.failure = f"no result after {timeout:.0f} s"
     finally:
         stop(process)
         shutil.rmtree(scratch, ignore_errors=True)
 
 
-def fastest(lanes: list[Lane]) -> Lane | None:
-    sound = [lane for lane in lanes if lane.seconds and not lane.failure]
-    return min(sound, key=lambda lane: median(lane.seconds), default=None)
+def fastest(workers: list[Worker]) -> Worker | None:
+    sound = [worker for worker in workers if worker.seconds and not worker.failure]
+    return min(sound, key=lambda worker: median(worker.seconds), default=None)
 
 
-def turns(names: list[str], repeats: int, lanes: list[Lane]) -> Iterator[tuple[int, Lane]]:
+def turns(names: list[str], repeats: int, workers: list[Worker]) -> Iterator[tuple[int, Worker]]:
     for repeat in range(repeats):
         for name in names:
-            mine = [lane for lane in lanes if lane.name == name]
+            mine = [worker for worker in workers if worker.name == name]
             keep = mine if repeat == 0 else [fastest(mine)]
-            yield from ((repeat, lane) for lane in keep if lane and not lane.failure)
+            yield from ((repeat, worker) for worker in keep if worker and not worker.failure)
 
 
-def table(load: Workload, lanes: list[Lane]) -> list[str]:
-    ours = fastest([lane for lane in lanes if lane.name == "fedloom"])
+def table(load: Workload, workers: list[Worker]) -> list[str]:
+    ours = fastest([worker for worker in workers if worker.name == "fedloom"])
     columns = [
         "contender",
         "setting",
@@ -231,22 +231,22 @@ def table(load: Workload, lanes: list[Lane]) -> list[str]:
         "learned",
     ]
     lines = ["| " + " | ".join(columns) + " |", "|---" * len(columns) + "|"]
-    for lane in lanes:
-        if lane.failure:
-            lines.append(f"| {lane.name} | {lane.config} | failed: {lane.failure} |" + " |" * 5)
+    for worker in workers:
+        if worker.failure:
+            lines.append(f"| {worker.name} | {worker.config} | failed: {worker.failure} |" + " |" * 5)
             continue
-        middle = median(lane.seconds)
+        middle = median(worker.seconds)
         ratio = f"{middle / median(ours.seconds):.2f}" if ours else "–"
-        spread = f"{min(lane.seconds):.3g}–{max(lane.seconds):.3g}"
+        spread = f"{min(worker.seconds):.3g}–{max(worker.seconds):.3g}"
         lines.append(
-            f"| {lane.name} | {lane.config} | {middle:.3g} | {spread} | {load.samples_a_round / middle:,.0f} "
-            f"| {median(lane.startup):.1f} s | {ratio} | {lane.facts['accuracy']:.0%} |"
+            f"| {worker.name} | {worker.config} | {middle:.3g} | {spread} | {load.samples_a_round / middle:,.0f} "
+            f"| {median(worker.startup):.1f} s | {ratio} | {worker.facts['accuracy']:.0%} |"
         )
-    peer = fastest([lane for lane in lanes if not lane.name.startswith("fedloom")])
+    peer = fastest([worker for worker in workers if not worker.name.startswith("fedloom")])
     if peer and ours:
         times = median(peer.seconds) / median(ours.seconds)
         lines += ["", f"The fastest peer, {peer.name} {peer.config}, takes {times:.2f} times as long as fedloom."]
-    if len(sizes := {lane.facts["parameters"] for lane in lanes if lane.facts}) > 1:
+    if len(sizes := {worker.facts["parameters"] for worker in workers if worker.facts}) > 1:
         lines += ["", f"Not the same net everywhere: {sorted(sizes)} parameters."]
     return lines
 
@@ -286,14 +286,14 @@ def main() -> None:
     results: dict[str, Any] = {"machine": machine(), "rounds": options.rounds, "workloads": {}}
     for key in options.workloads:
         load = WORKLOADS[key]
-        lanes = [Lane(name, c) for name in options.contenders for c in configs(name, options.channels_last)]
-        for repeat, lane in turns(options.contenders, options.repeats, lanes):
-            run(lane, load, options.rounds, options.envs, options.timeout)
-            shown = lane.failure or " ".join(f"{s:.3g}" for s in lane.seconds[-options.rounds :])
-            turn = f"{key} {repeat + 1}/{options.repeats} {lane.name} {lane.config}"
+        workers = [Worker(name, c) for name in options.contenders for c in configs(name, options.channels_last)]
+        for repeat, worker in turns(options.contenders, options.repeats, workers):
+            run(worker, load, options.rounds, options.envs, options.timeout)
+            shown = worker.failure or " ".join(f"{s:.3g}" for s in worker.seconds[-options.rounds :])
+            turn = f"{key} {repeat + 1}/{options.repeats} {worker.name} {worker.config}"
             print(f"{turn}: {shown}", file=sys.stderr, flush=True)
-        print("\n".join(["", f"## {key}", "", *table(load, lanes)]), flush=True)
-        results["workloads"][key] = asdict(load) | {"contenders": [asdict(lane) for lane in lanes]}
+        print("\n".join(["", f"## {key}", "", *table(load, workers)]), flush=True)
+        results["workloads"][key] = asdict(load) | {"contenders": [asdict(worker) for worker in workers]}
         options.out.parent.mkdir(parents=True, exist_ok=True)
         options.out.write_text(json.dumps(results, indent=1) + "\n")
 

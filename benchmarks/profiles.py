@@ -1,16 +1,17 @@
 """Where a round's time goes, in one process: python benchmarks/profiles.py [--cases lenet mlp-small] [--out FILE.md]
 
-Rounds are the engine's own, with its lanes' work done in this process by one thread, and a stopwatch around functions of the
-engine: each moment counts for the innermost of them. The stopwatch is the thread's processor time, so another process
-on the machine does not distort shares. Images are random (digits for mlp-small); those of 32 x 32 are augmented by crop+flip.
+Runs the engine's own rounds in one process and one thread, with a stopwatch around functions of the engine: each moment
+counts for the innermost of them. The stopwatch is the thread's processor time, so other processes on the machine do not
+distort shares. Images are random (digits for mlp-small); those of 32 x 32 are augmented by crop+flip.
 
-    forward      the net on a batch            loss         objective and penalties
+    forward      the net on a batch            loss         loss and regularizers
     backward     autograd                      teachers     frozen nets on a batch (fd, kd, moon)
-    step         zeroing, corrections, SGD     data         shuffling, gathering, normalising; augmenting apart
-    copies       broadcast, weights in and out of the net, upload, clients' memory
-    aggregation  checking and combining        other        the rest: jobs, generators, records
+    corrections  parts' gradient corrections   step         the optimizer
+    data         shuffling, gathering, normalizing          augment      crop and flip
+    copies       broadcast, weights in and out of the net, upload, clients' state
+    aggregation  checking and aggregating      other        the rest: tasks, generators, records
 
-"test image" is what testing one image takes, over what training on one image takes in all.
+"test image" is the time to evaluate one image, as a percentage of the time to train on one.
 """
 
 from __future__ import annotations
@@ -30,20 +31,24 @@ from unittest.mock import patch
 import numpy as np
 import torch
 
-from fedloom.data import pipeline
-from fedloom.engine.board import Board
-from fedloom.engine.folder import create
-from fedloom.engine.lanes import Lanes, keep_freed_memory
-from fedloom.engine.local import ClientJob
-from fedloom.engine.memory import ClientMemory
-from fedloom.engine.rounds import Federation
-from fedloom.engine.samples import Samples
-from fedloom.engine.scope import LocalBatch, Said
-from fedloom.engine.setup import prepare
-from fedloom.engine.worker import Worker
-from fedloom.measure.accuracy import pooled
+from fedloom.data.transforms import images as pipeline
+from fedloom.engine.backends.fork import ForkBackend, keep_freed_memory
+from fedloom.engine.buffers import SharedBuffers
+from fedloom.engine.client.client import Client
+from fedloom.engine.client.context import PartContext
+from fedloom.engine.client.local_batch import LocalBatch, TeacherOutputs
+from fedloom.engine.client.loop import LocalLoop
+from fedloom.engine.client.losses import MethodLoss
+from fedloom.engine.client.replica import Replica
+from fedloom.engine.client.samples import Samples
+from fedloom.engine.experiment import prepare
+from fedloom.engine.server.acceptance import Acceptance
+from fedloom.engine.server.round import Federation
+from fedloom.engine.store.client_state import ClientStateStore
+from fedloom.evaluation.accuracy import evaluate_global
 from fedloom.recipe import Recipe, recipe
-from fedloom.run import federation
+from fedloom.runs.folder import create
+from fedloom.runs.run import federation
 
 TESTED = 500  # images
 
@@ -56,7 +61,7 @@ class Case:
     shape: tuple[int, int, int] = (32, 32, 3)
     clients: int = 10
     cohort: int = 2
-    samples: int = 0  # a client; 0: as many as the steps need
+    samples: int = 0  # per client; 0: as many as the steps need
     batch: int = 50
     augment: str = "crop+flip"
     data: str | None = None
@@ -66,7 +71,7 @@ class Case:
         data = self.data or str(_images(folder / f"{self.name}.npz", self.clients * samples, self.shape))
         fields = {"data": data, "split": "iid", "clients": self.clients, "fraction": self.cohort / self.clients}
         fields |= {"model": self.model, "method": self.method, "batch": self.batch, "augment": self.augment}
-        return recipe({**fields, "rounds": 100, "lr": 0.001, "bn": "batch", "lanes": 1})
+        return recipe({**fields, "rounds": 100, "lr": 0.001, "bn": "batch", "workers": 1})
 
 
 CASES = {
@@ -111,20 +116,22 @@ PLACES: tuple[tuple[Any, str, str], ...] = (
     (LocalBatch, "logits", "forward"),
     (LocalBatch, "head", "forward"),
     (torch.autograd, "backward", "backward"),
-    (ClientJob, "total", "loss"),
-    (ClientJob, "step", "step"),
-    (LocalBatch, "teacher", "teachers"),
-    (Said, "logits", "teachers"),
+    (MethodLoss, "__call__", "loss"),
+    (LocalLoop, "correct", "corrections"),
+    (Client, "optimizer_step", "step"),
+    (PartContext, "teacher", "teachers"),
+    (TeacherOutputs, "logits", "teachers"),
     (Samples, "epoch", "data"),
     (Samples, "batch", "data"),
     (pipeline, "_crop_and_flip", "augment"),
-    (Worker, "receive", "copies"),
-    (Worker, "send", "copies"),
-    (Board, "broadcast", "copies"),
-    (ClientMemory, "get", "copies"),
-    (ClientMemory, "put", "copies"),
-    (Federation, "_accept", "aggregation"),
-    (Federation, "_combine", "aggregation"),
+    (Replica, "receive", "copies"),
+    (Replica, "send", "copies"),
+    (SharedBuffers, "broadcast", "copies"),
+    (ClientStateStore, "get", "copies"),
+    (ClientStateStore, "put", "copies"),
+    (Acceptance, "one", "aggregation"),
+    (Acceptance, "plausible", "aggregation"),
+    (Federation, "aggregate", "aggregation"),
 )
 SHARES = (*dict.fromkeys(name for *_, name in PLACES), "other")
 
@@ -134,12 +141,12 @@ def watched(watch: Stopwatch) -> Iterator[None]:
     """The engine's functions with a stopwatch around them."""
     with ExitStack() as stack:
         for home, name, what in PLACES:
-            found = vars(home)[name]
-            if isinstance(found, property):
-                assert found.fget is not None
-                stack.enter_context(patch.object(home, name, property(watch.around(what, found.fget))))
+            function = vars(home)[name]
+            if isinstance(function, property):
+                assert function.fget is not None
+                stack.enter_context(patch.object(home, name, property(watch.around(what, function.fget))))
             else:
-                stack.enter_context(patch.object(home, name, watch.around(what, found)))
+                stack.enter_context(patch.object(home, name, watch.around(what, function)))
         yield
 
 
@@ -155,10 +162,10 @@ def measure(case: Case, steps: int, rounds: int) -> Profile:
         folder = Path(name)
         experiment = prepare(case.recipe(folder, steps))
         with federation(experiment, create(experiment, folder / "run")) as fed:
-            assert isinstance(fed.lanes, Lanes)
-            fed.lanes.inline = True  # what a lane does, here
+            assert isinstance(fed.backend, ForkBackend)
+            fed.backend.inline = True  # no worker processes
             fed.round()
-            pooled(fed)
+            evaluate_global(fed)
             watch = Stopwatch(time.thread_time)
             trained = 0
             with watched(watch):
@@ -170,8 +177,8 @@ def measure(case: Case, steps: int, rounds: int) -> Profile:
                 watch.enter("other")
             began = time.thread_time()
             for _ in range(rounds):
-                pooled(fed)
-            tested = (time.thread_time() - began) / rounds / len(experiment.images.test_y)
+                evaluate_global(fed)
+            tested = (time.thread_time() - began) / rounds / len(experiment.data.images.test_y)
     whole = sum(watch.spent.values())
     shares = {what: watch.spent[what] / whole for what in SHARES}
     return Profile(whole / max(watch.calls["step"], 1), shares, tested / (whole / trained))
@@ -192,26 +199,24 @@ def row(cells: Sequence[str]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", nargs="+", default=list(CASES), choices=list(CASES), metavar="CASE")
-    parser.add_argument(
-        "--steps", type=int, default=8, help="a round, for cases whose clients have no size of their own"
-    )
-    parser.add_argument("--rounds", type=int, default=2, help="that are measured, after one that is not")
+    parser.add_argument("--steps", type=int, default=8, help="per round, for cases without a fixed client size")
+    parser.add_argument("--rounds", type=int, default=2, help="measured rounds, after one warm-up round")
     parser.add_argument("--out", type=Path, help="also write the table here, as Markdown")
     options = parser.parse_args()
     keep_freed_memory()
-    lines = [row(["% of a round", "ms a step", *SHARES, "test image"]), row(["---"] * (len(SHARES) + 3))]
+    lines = [row(["% of a round", "ms per step", *SHARES, "test image"]), row(["---"] * (len(SHARES) + 3))]
     for text in lines:
         print(text, flush=True)
     for name in options.cases:
-        found = measure(CASES[name], options.steps, options.rounds)
-        cells = [f"{100 * found.shares[what]:.1f}" for what in SHARES]
-        lines.append(row([name, f"{1000 * found.step:.2f}", *cells, f"{100 * found.test:.0f}"]))
+        profile = measure(CASES[name], options.steps, options.rounds)
+        cells = [f"{100 * profile.shares[what]:.1f}" for what in SHARES]
+        lines.append(row([name, f"{1000 * profile.step:.2f}", *cells, f"{100 * profile.test:.0f}"]))
         print(lines[-1], flush=True)
     if options.out:
         command = f"python benchmarks/profiles.py --steps {options.steps} --rounds {options.rounds}"
-        where = f"`{command}`, torch {torch.__version__}, {platform.machine()}, processor time of one thread"
+        origin = f"`{command}`, torch {torch.__version__}, {platform.machine()}, processor time of one thread"
         options.out.parent.mkdir(parents=True, exist_ok=True)
-        options.out.write_text("\n".join([where, "", *lines]) + "\n", encoding="utf-8")
+        options.out.write_text("\n".join([origin, "", *lines]) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

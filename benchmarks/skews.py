@@ -1,14 +1,14 @@
 """FNR-FL's skews on CIFAR-10, three single and two mixed, for six methods: python benchmarks/skews.py
 
     python benchmarks/skews.py --out runs/skews                   # resumable: the same command may be given again
-    python benchmarks/skews.py --share 0/2 --lanes 1              # half of the methods in one process; 1/2 in another
+    python benchmarks/skews.py --share 0/2 --workers 1              # half of the methods in one process; 1/2 in another
     python benchmarks/skews.py --print                            # the table of what is finished, nothing is run
 
 LeNet, 10 clients that all take part in each of 6 rounds, SGD 0.1 with gradients clipped at 10, batch 64: FNR-FL's setting,
 but with 5,000 of the 50,000 training images, 2 local epochs in place of 10 (and 1 extra one for FNR's weakest half in
 place of 5), 6 rounds in place of 10, and never a look at test images before the end. Cells: accuracy on all test images,
 each as noisy as one of the clients who see it has it (in brackets: as it is, without noise), and the mean over clients
-on their own test images. The last row is FNR without its regulariser: what the extra epochs do by themselves.
+on their own test images. The last row is FNR without its regularizer: what the extra epochs do by themselves.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("runs/skews"))
     parser.add_argument("--share", default="0/1", help="K/N: every N-th method, beginning with the K-th")
-    parser.add_argument("--lanes", default="auto", type=lambda text: int(text) if text.isdigit() else text)
+    parser.add_argument("--workers", default="auto", type=lambda text: int(text) if text.isdigit() else text)
     parser.add_argument("--print", action="store_true", help="print what is finished, run nothing")
     given = parser.parse_args()
     first, _, step = given.share.partition("/")
@@ -75,7 +75,7 @@ def _run(given: argparse.Namespace, name: str, split: str) -> fl.Run | None:
         return None
     if path.exists():
         return fl.run(resume=path)
-    return fl.run(method=METHODS[name], split=split, lanes=given.lanes, out=str(path), **SETTING)
+    return fl.run(method=METHODS[name], split=split, workers=given.workers, out=str(path), **SETTING)
 
 
 def _cell(run: fl.Run | None) -> str:

@@ -30,8 +30,8 @@ from fedloom.recipe import Recipe, assign, read_recipe, recipe
         ({"weight_decay": -0.1}, ["greater than or equal to 0"]),
         ({"batch": 0}, ["greater than or equal to 1", "full"]),
         ({"batch": "half"}, ["whole number", "full", "half"]),
-        ({"lanes": 0}, ["greater than or equal to 1", "auto"]),
-        ({"lanes": "some"}, ["whole number", "auto", "some"]),
+        ({"workers": 0}, ["greater than or equal to 1", "auto"]),
+        ({"workers": "some"}, ["whole number", "auto", "some"]),
         ({"weighting": "size"}, ["samples", "uniform", "size"]),
         ({"augment": "mirror"}, ["none", "flip", "crop+flip", "mirror"]),
         ({"precision": "fp16"}, ["fp32", "bf16", "fp16"]),
@@ -96,8 +96,8 @@ def test_an_unknown_field_is_told_before_any_wrong_value() -> None:
 def test_short_forms_mean_the_long_ones() -> None:
     assert recipe({"data": "digits"}) == recipe({"data": {"name": "digits"}}) == recipe({})
     assert recipe({"parts": "mine.py"}).parts == ("mine.py",)
-    assert recipe({"lr": "0.5", "clients": "7", "batch": "16", "lanes": "2"}) == recipe(
-        {"lr": 0.5, "clients": 7, "batch": 16, "lanes": 2}
+    assert recipe({"lr": "0.5", "clients": "7", "batch": "16", "workers": "2"}) == recipe(
+        {"lr": 0.5, "clients": 7, "batch": 16, "workers": 2}
     )
 
 
@@ -132,7 +132,7 @@ def test_a_recipe_comes_back_from_its_file(fields: dict[str, Any]) -> None:
 def test_a_digest_is_about_results_and_nothing_else() -> None:
     plain = recipe({})
     for aside in (
-        {"lanes": 3},
+        {"workers": 3},
         {"out": "x", "name": "y"},
         {"checkpoint_seconds": 0},
         {"memory_mb": 1},
@@ -160,7 +160,7 @@ def test_the_digest_of_a_recipe_stays_when_fields_are_added_that_it_does_not_use
     other = {
         "model": "lenet",
         "method": "scaffold + fn",
-        "stack": 8,
+        "vmap": 8,
         "batch": "full",
         "data": {"name": "x", "resize": 20},
     }

@@ -1,4 +1,4 @@
-"""A net's state as one flat vector: order, stretches, regions, and the tie between net and vector."""
+"""A net's state as one flat vector: order, segments, regions, and the binding of net and vector."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from fedloom.errors import FedloomError
+from fedloom.io.digest import digest
 from fedloom.nets import Net, region_of
-from fedloom.weights import Layout, Regions, Weights, digest
+from fedloom.weights import Layout, Regions, Weights
 
 
 class Counter(nn.Module):
@@ -30,7 +31,7 @@ class Counter(nn.Module):
 
 
 def make() -> Net:
-    """Convolution (1x1 and 3x3), normaliser with statistics, counter, linear head."""
+    """Convolution (1x1 and 3x3), normalizer with statistics, counter, linear head."""
     torch.manual_seed(0)
     body = nn.Sequential(
         OrderedDict(
@@ -61,7 +62,7 @@ STATISTICS = ["body.count.offset", "body.norm.running_mean", "body.norm.running_
 # the order
 
 
-def test_parameters_lie_by_region_and_statistics_behind_them() -> None:
+def test_parameters_are_ordered_by_region_and_followed_by_statistics() -> None:
     layout = Layout(net := make(), regions_of(net))
     assert list(layout.entries) == BODY + NORM + HEAD + STATISTICS
     sizes = {name: tensor.numel() for name, tensor in net.state_dict().items()}
@@ -71,25 +72,25 @@ def test_parameters_lie_by_region_and_statistics_behind_them() -> None:
         end += entry.size
     assert layout.total == end
     assert layout.parameters == sum(p.numel() for p in net.parameters())
-    assert layout.exchanged == layout.trained == layout.parameters
+    assert layout.shared == layout.trained == layout.parameters
     assert (layout.personal, layout.personal_statistics) == (0, 0)
     assert layout.statistics == layout.shared_statistics == 2 + 4 + 4
 
 
-def test_what_is_exchanged_comes_first_then_what_is_personal_then_what_is_frozen() -> None:
+def test_what_is_shared_comes_first_then_what_is_personal_then_what_is_frozen() -> None:
     net = make()
     layout = Layout(net, regions_of(net).keep("norm").freeze("body.point"))
     order = ["body.conv.weight", "body.conv.bias", *HEAD, *NORM, "body.point.weight", "body.point.bias"]
     assert list(layout.entries)[: len(order)] == order
-    assert layout.exchanged == 108 + 4 + 243
+    assert layout.shared == 108 + 4 + 243
     assert layout.personal == 8
-    assert layout.trained == layout.exchanged + 8
+    assert layout.trained == layout.shared + 8
     assert layout.parameters == layout.trained + 25
     assert list(layout.entries)[len(order) :] == STATISTICS  # the offset is the body's: shared; the others go with norm
     assert (layout.shared_statistics, layout.personal_statistics) == (2, 8)
 
 
-def test_slices_are_merged_where_tensors_are_neighbours() -> None:
+def test_slices_are_merged_where_tensors_are_neighbors() -> None:
     net = make()
     layout = Layout(net, regions_of(net))
     start = {name: entry.offset for name, entry in layout.entries.items()}
@@ -128,8 +129,8 @@ def test_views_without_an_image_plane_or_with_one_channel_are_plain() -> None:
     net = make()
     layout = Layout(net, regions_of(net))
     assert {name for name, entry in layout.entries.items() if entry.channels_last} == {"body.conv.weight"}
-    grey = Net(nn.Sequential(nn.Conv2d(1, 4, 3), nn.Flatten()), nn.Linear(4, 2), 4, 2)
-    assert not Layout(grey, regions_of(grey)).entries["body.0.weight"].channels_last
+    gray = Net(nn.Sequential(nn.Conv2d(1, 4, 3), nn.Flatten()), nn.Linear(4, 2), 4, 2)
+    assert not Layout(gray, regions_of(gray)).entries["body.0.weight"].channels_last
 
 
 def test_binding_changes_no_value() -> None:
@@ -175,7 +176,7 @@ def test_a_missing_or_misshapen_tensor_is_named() -> None:
 # binding
 
 
-def test_training_the_net_moves_the_vector_and_back() -> None:
+def test_training_the_net_changes_the_vector_and_vice_versa() -> None:
     net = make()
     weights = bound(net)
     before = weights.vector.clone()
@@ -237,7 +238,7 @@ def test_a_tensor_that_was_fixed_when_bound_can_be_trained_later() -> None:
     assert bool(weights.gradient[head].any())
 
 
-def test_statistics_are_moved_by_the_net_and_loaded_by_a_copy() -> None:
+def test_statistics_are_updated_by_the_net_and_loaded_by_a_copy() -> None:
     net = make()
     weights = bound(net)
     before = weights.storage.clone()
@@ -250,7 +251,7 @@ def test_statistics_are_moved_by_the_net_and_loaded_by_a_copy() -> None:
     assert not bool(net.state_dict()["body.norm.running_mean"].any())
 
 
-def test_counters_and_scratch_begin_anew_with_every_load() -> None:
+def test_counters_and_scratch_are_reset_by_every_load() -> None:
     net = make()
     weights = bound(net)
     start = weights.storage.clone()
@@ -269,7 +270,7 @@ def test_counters_and_scratch_begin_anew_with_every_load() -> None:
 def test_tensors_are_selected_by_region_by_module_and_by_name() -> None:
     regions = regions_of(make())
     assert regions.select("head") == HEAD
-    assert set(regions.select("body")) == {*BODY, "body.count.offset"}  # not what belongs to the normaliser
+    assert set(regions.select("body")) == {*BODY, "body.count.offset"}  # not what belongs to the normalizer
     assert regions.select("body.conv") == ["body.conv.weight", "body.conv.bias"]
     assert regions.select("head.bias") == ["head.bias"]
     assert set(regions.select("norm")) == {*NORM, "body.norm.running_mean", "body.norm.running_var"}
@@ -277,17 +278,17 @@ def test_tensors_are_selected_by_region_by_module_and_by_name() -> None:
     assert regions.select("body.con") == regions.select("hea") == []
 
 
-def test_everything_is_exchanged_until_a_part_decides_otherwise() -> None:
+def test_everything_is_shared_until_a_part_decides_otherwise() -> None:
     regions = regions_of(make(), {"head.bias": "dr"})
     assert regions.status["head.bias"] == "frozen"
-    assert {regions.status[name] for name in regions.region if name != "head.bias"} == {"exchanged"}
+    assert {regions.status[name] for name in regions.region if name != "head.bias"} == {"shared"}
     assert regions.statistics == frozenset(STATISTICS)
 
 
 def test_a_decision_makes_a_new_value() -> None:
     regions = regions_of(make())
     kept, frozen = regions.keep("head"), regions.freeze("norm")
-    assert regions.status["head.weight"] == "exchanged"
+    assert regions.status["head.weight"] == "shared"
     assert kept.status["head.weight"] == kept.status["head.bias"] == "personal"
     assert frozen.status["body.norm.weight"] == frozen.status["body.norm.running_var"] == "frozen"
     with pytest.raises(FrozenInstanceError):

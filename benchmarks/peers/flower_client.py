@@ -4,15 +4,15 @@ from functools import cache
 
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
-from job import Job
+from job import Assignment
 from torch import nn
 
 app = ClientApp()
 
 
 @cache
-def resident() -> tuple[Job, nn.Module]:
-    job = Job.read()
+def resident() -> tuple[Assignment, nn.Module]:
+    job = Assignment.read()
     return job, job.build()
 
 

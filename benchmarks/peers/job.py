@@ -1,6 +1,6 @@
 """What every contender is told, the data it trains on, and what it reports back.
 
-The driver puts a job into the environment, where worker processes of a framework find it too.
+The driver puts a job into the environment, where replica processes of a framework find it too.
 """
 
 import json
@@ -19,7 +19,7 @@ LR, MOMENTUM = 0.05, 0.9
 
 
 @dataclass(frozen=True)
-class Job:
+class Assignment:
     net: str
     data: str  # an .npz with train_x, train_y, test_x, test_y
     clients: int
@@ -31,12 +31,12 @@ class Job:
     threads: int  # of each process
     channels_last: bool
     precision: str
-    stack: str  # fedloom's
+    vmap: str  # fedloom's setting
     scratch: str  # a folder that the driver removes
 
     @staticmethod
-    def read() -> "Job":
-        job = Job(**json.loads(os.environ["PEER_JOB"]))
+    def read() -> "Assignment":
+        job = Assignment(**json.loads(os.environ["PEER_JOB"]))
         torch.set_num_threads(job.threads)
         torch.manual_seed(0)
         return job
@@ -49,10 +49,10 @@ class Job:
 
     @cached_property
     def train(self) -> tuple[Tensor, Tensor]:
-        """Images (client, sample, C, H, W) and labels (client, sample), normalised once: cheaper than in each batch."""
+        """Images (client, sample, C, H, W) and labels (client, sample), normalized once: cheaper than in each batch."""
         with np.load(self.data) as file:
             owners = np.random.default_rng(0).permutation(len(file["train_y"]))
-            x, y = self.normalise(file["train_x"][owners]), torch.from_numpy(file["train_y"][owners])
+            x, y = self.normalize(file["train_x"][owners]), torch.from_numpy(file["train_y"][owners])
         return x.unflatten(0, (self.clients, -1)), y.unflatten(0, (self.clients, -1))
 
     def client(self, which: int) -> tuple[Tensor, Tensor]:
@@ -61,7 +61,7 @@ class Job:
         order = torch.randperm(y.shape[1])
         return x[which][order], y[which][order]
 
-    def normalise(self, images: np.ndarray) -> Tensor:
+    def normalize(self, images: np.ndarray) -> Tensor:
         x = torch.from_numpy(images).float().div_(255)
         x = x.sub_(x.mean((0, 1, 2))).div_(x.std((0, 1, 2))).permute(0, 3, 1, 2)
         return x if self.channels_last else x.contiguous()
@@ -79,7 +79,7 @@ class Job:
     def accuracy(self, net: nn.Module) -> float:
         """On the few test images, only to show that training happened."""
         with np.load(self.data) as file:
-            x, y = self.normalise(file["test_x"]), torch.from_numpy(file["test_y"])
+            x, y = self.normalize(file["test_x"]), torch.from_numpy(file["test_y"])
         return float((net(x).argmax(1) == y).float().mean())
 
 

@@ -45,7 +45,7 @@ def mlp() -> nn.Module:
 
 
 def vgg11() -> nn.Module:
-    """32x32x3, without normalisation; 9,750,922 parameters."""
+    """32x32x3, without normalization; 9,750,922 parameters."""
     layers: list[nn.Module] = []
     inputs = 3
     for stage in ((64,), (128,), (256, 256), (512, 512), (512, 512)):

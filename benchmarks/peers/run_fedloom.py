@@ -1,12 +1,12 @@
 """FedAvg in fedloom."""
 
-from job import LR, MOMENTUM, Job, print_result
+from job import LR, MOMENTUM, Assignment, print_result
 
 import fedloom as fl
 
 
 def main() -> None:
-    job = Job.read()
+    job = Assignment.read()
     run = fl.run(
         data=job.data,
         split="iid",
@@ -21,9 +21,9 @@ def main() -> None:
         momentum=MOMENTUM,
         eval_every=0,
         bn="batch",
-        lanes="auto",
+        workers="auto",
         precision=job.precision,
-        stack=job.stack,
+        vmap=job.vmap,
         out=f"{job.scratch}/run",
     )
     seconds = [entry["seconds"] for entry in run.rounds]

@@ -8,11 +8,11 @@ from flwr.app import ArrayRecord, Context
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 from flwr.simulation import run_simulation
-from job import Job, report
+from job import Assignment, report
 
 
 def main() -> None:
-    job = Job.read()
+    job = Assignment.read()
     net = job.build()
     marks: list[float] = []
     server = ServerApp()

@@ -4,7 +4,7 @@ import time
 from itertools import pairwise
 
 import torch
-from job import LR, MOMENTUM, Job, report
+from job import LR, MOMENTUM, Assignment, report
 from pfl.aggregate.simulate import SimulatedBackend
 from pfl.aggregate.weighting import WeightByDatapoints
 from pfl.algorithm.base import NNAlgorithmParams
@@ -46,7 +46,7 @@ class Clock(TrainingProcessCallback):
 
 
 def main() -> None:
-    job = Job.read()
+    job = Assignment.read()
     net = Net(job.build())
     users = FederatedDataset(
         lambda which: PyTorchTensorDataset(job.client(which)),

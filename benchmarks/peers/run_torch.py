@@ -3,11 +3,11 @@
 import time
 
 import torch
-from job import Job, report
+from job import Assignment, report
 
 
 def main() -> None:
-    job = Job.read()
+    job = Assignment.read()
     net = job.build()
     weights = {name: w.clone() for name, w in net.state_dict().items()}
     sizes = [len(y) for y in job.train[1]]

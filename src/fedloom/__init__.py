@@ -1,28 +1,33 @@
 """fedloom: federated learning for clients whose data disagree. A method is a sum of parts."""
 
-__version__ = "0.1.0"
-
-from fedloom.adopt import Adopted, adopt
 from fedloom.api import analyze, compare, personalize, report, run, split, sweep
+from fedloom.engine.server.callback import RunCallback
 from fedloom.errors import FedloomError
-from fedloom.export import Exported, export
-from fedloom.measure.analyze import Analysis
-from fedloom.methods import Method, Part, Phase, method
-from fedloom.personal import Tuning, personalize_run
+from fedloom.methods import Method, Part, Phase, Query, TrainSchedule, TrainSpec, method
 from fedloom.recipe import Recipe
-from fedloom.run import Run
+from fedloom.runs.adopt import Adopted, adopt
+from fedloom.runs.analyze import Analysis
+from fedloom.runs.export import Exported, export
+from fedloom.runs.personalize import FineTuning, personalize_run
+from fedloom.runs.run import Run
+from fedloom.version import __version__
 
 __all__ = [
     "Adopted",
     "Analysis",
     "Exported",
     "FedloomError",
+    "FineTuning",
     "Method",
     "Part",
     "Phase",
+    "Query",
     "Recipe",
     "Run",
-    "Tuning",
+    "RunCallback",
+    "TrainSchedule",
+    "TrainSpec",
+    "__version__",
     "adopt",
     "analyze",
     "compare",

@@ -1,5 +1,5 @@
 """`python -m fedloom` is `fedloom`."""
 
-from fedloom.cli import main
+from fedloom.cli.main import main
 
 main()

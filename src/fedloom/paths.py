@@ -1,4 +1,4 @@
-"""Paths that people name: what keeps one from being read, found without opening it, so that no pipe is waited for."""
+"""Paths that users name: checked without opening them, since opening a pipe may block."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from fedloom.errors import FedloomError, brief
 
 
 def obstacle(path: str | Path) -> str | None:
-    """Why this is no file that can be read; None if it is one."""
+    """Why this is not a readable file; None if it is one."""
     try:
         mode = Path(path).stat().st_mode
     except (FileNotFoundError, NotADirectoryError):
         return "No such file or directory"
     except OSError as error:
         return str(error.strerror)
-    except ValueError:  # a NUL, or a sign that the file system cannot spell
-        return "no file can be called that"
+    except ValueError:  # a NUL byte, or a character that the file system cannot encode
+        return "not a valid file name"
     if stat.S_ISDIR(mode):
         return "Is a directory"
     if not stat.S_ISREG(mode):
@@ -27,19 +27,19 @@ def obstacle(path: str | Path) -> str | None:
 
 
 def expanded(path: str | Path, what: str) -> Path:
-    """The path without `~`, or a sentence that begins with `what` it is for."""
+    """The path with `~` expanded. Error messages begin with `what`, the field that names the path."""
     try:
         return Path(path).expanduser()
-    except RuntimeError as error:  # nobody's home
-        raise FedloomError(f"{what}: {brief(path)} is no path ({error})") from None
+    except RuntimeError as error:  # unknown user
+        raise FedloomError(f"{what}: {brief(path)} is not a valid path ({error})") from None
 
 
 def resolved(path: str | Path, what: str) -> Path:
-    """The same without links and dots."""
+    """The absolute path, with `~` expanded and symbolic links resolved."""
     try:
         return expanded(path, what).resolve()
     except FedloomError:
         raise
-    except (OSError, RuntimeError, ValueError) as error:  # RuntimeError: links in a circle
+    except (OSError, RuntimeError, ValueError) as error:  # RuntimeError: a loop of symbolic links
         reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise FedloomError(f"{what}: {brief(path)} is no path ({reason})") from None
+        raise FedloomError(f"{what}: {brief(path)} is not a valid path ({reason})") from None

@@ -1,7 +1,7 @@
-"""Texts that people write, as plain values: YAML without its traps, and numbers of a bounded length.
+"""Safe parsing of user-written values: YAML with limits, and integers of bounded length.
 
-YAML can do far more than a recipe needs. What it can do wrong (impossible dates, tags that do not fit, endless nesting,
-a few lines that unfold to gigabytes, names of fields that are not text) becomes one sentence here, before a value is made.
+YAML allows far more than a recipe needs. Impossible dates, wrong tags, deep nesting, a few lines that expand to gigabytes,
+and field names that are not text are refused here with a one-line error, before any value is constructed.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ import yaml
 
 from fedloom.errors import FedloomError, shown
 
-TEXT = 200_000  # characters of a document
-NODES = 20_000  # values of a document, with everything that it repeats
-DEPTH = 24
-DIGITS = 18  # of a whole number: fits 64 bits
+TEXT = 200_000  # maximum characters of a document
+NODES = 20_000  # maximum values of a document, with aliases expanded
+DEPTH = 24  # maximum nesting
+DIGITS = 18  # maximum digits of an integer: fits 64 bits
 
 
 class Unreadable(FedloomError):
-    """Why a text has no value, to be put behind the name of the text: "is not valid YAML"."""
+    """Why a text cannot be parsed. The message follows the name of the text: "recipe.yaml" + "is not valid YAML"."""
 
 
 def parse(text: str) -> Any:
-    """The value of a YAML text; raises Unreadable with the reason."""
+    """The value of a YAML text; raises Unreadable."""
     if len(text) > TEXT:
         raise Unreadable(f"has {len(text):,} characters; at most {TEXT:,} are read")
     try:
@@ -42,17 +42,17 @@ def parse(text: str) -> Any:
     except RecursionError:
         raise Unreadable(f"is nested more than {DEPTH} deep") from None
     except (ValueError, LookupError, AttributeError, TypeError, ArithmeticError):
-        # constructors of tagged values and dates raise whatever their texts lead them to
+        # constructors of tagged values and dates raise many types
         raise Unreadable("holds a value that does not fit its type, such as an impossible date") from None
 
 
 def _check(root: yaml.Node) -> None:
-    """Bounds on what the document unfolds to, and text as the name of every field."""
-    waiting, seen = [(root, 1)], 0
+    """Limit the size of the expanded document, and require text as the name of every field."""
+    waiting, count = [(root, 1)], 0
     while waiting:
         node, depth = waiting.pop()
-        seen += 1
-        if seen > NODES:
+        count += 1
+        if count > NODES:
             raise Unreadable(f"unfolds to more than {NODES:,} values")
         if depth > DEPTH:
             raise Unreadable(f"is nested more than {DEPTH} deep")
@@ -69,5 +69,5 @@ def _check(root: yaml.Node) -> None:
 
 
 def whole(text: str) -> int | None:
-    """A plain whole number, 0 or more; None for any other text, and for one of more digits than 64 bits hold."""
+    """An integer of 0 or more, without a sign; None for any other text or more than 18 digits."""
     return int(text) if text.isascii() and text.isdecimal() and len(text) <= DIGITS else None

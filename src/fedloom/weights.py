@@ -1,18 +1,17 @@
 """A model's state as one flat vector with named regions.
 
 Every float tensor of a net is a view into one contiguous float32 storage: first all parameters (`vector`), then all
-float buffers (`buffers`). Parameters are ordered by what happens to them, so that what a paper's equation speaks of
-is a prefix and never a gather:
+float buffers (`statistics`). Tensors are ordered by status, so that the vector of a paper's equation is a prefix and
+never a gather:
 
-    vector  = [ exchanged: trained and shared | personal: trained, kept by the client | frozen: neither ]
-    buffers = [ shared | personal ]
+    vector     = [ shared: trained and sent | personal: trained, kept by the client | frozen: neither ]
+    statistics = [ shared | personal ]
 
-and inside each stretch by region: body, norm, head. 4-d weights keep channels-last strides inside the vector.
+and within each status by region: body, norm, head. 4-d weights keep channels-last strides inside the vector.
 """
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
@@ -22,35 +21,35 @@ from torch import Tensor, nn
 
 from fedloom.errors import FedloomError
 
-Status = Literal["exchanged", "personal", "frozen"]
+Status = Literal["shared", "personal", "frozen"]
 REGIONS = ("body", "norm", "head")
-STATUSES: tuple[Status, ...] = ("exchanged", "personal", "frozen")
+STATUSES: tuple[Status, ...] = ("shared", "personal", "frozen")
 
 
 @dataclass(frozen=True)
 class Regions:
-    """What happens to each tensor of a net, as decided by the parts of a method; an immutable value."""
+    """The region and status of each tensor of a net, as decided by the parts of a method; immutable."""
 
     region: Mapping[str, str]  # tensor name -> body | norm | head
-    statistics: frozenset[str]  # names of buffers: they are shared or personal with their region, never trained
-    constant: Mapping[str, str]  # tensors made untrainable for good (a fixed head) -> the part that did so
+    statistics: frozenset[str]  # names of buffers: shared or personal like their region, never trained
+    constant: Mapping[str, str]  # name of a tensor that is never trained (a fixed head) -> the part that fixed it
     status: Mapping[str, Status] = field(default_factory=dict)
-    decided: Mapping[str, str] = field(default_factory=dict)  # tensor name -> the part that decided
-    speaker: str = "the recipe"
+    decided: Mapping[str, str] = field(default_factory=dict)  # tensor name -> the part that decided its status
+    speaker: str = "the recipe"  # the part that is deciding now
 
     @staticmethod
     def of(net: nn.Module, region: Mapping[str, str], constant: Mapping[str, str]) -> Regions:
         parameters = dict(net.named_parameters())
         statistics = frozenset(name for name in region if name not in parameters)
-        status: dict[str, Status] = {name: "frozen" if name in constant else "exchanged" for name in region}
+        status: dict[str, Status] = {name: "frozen" if name in constant else "shared" for name in region}
         return Regions(dict(region), statistics, dict(constant), status)
 
     def freeze(self, *which: str) -> Regions:
-        """Neither trained nor shared: everyone keeps the values as drawn."""
+        """Neither trained nor shared: the tensors keep their initial values."""
         return self._decide("frozen", which)
 
     def keep(self, *which: str) -> Regions:
-        """Trained by each client and kept by it: never uploaded, never averaged."""
+        """Trained and kept by each client: never uploaded, never averaged."""
         return self._decide("personal", which)
 
     def select(self, *which: str) -> list[str]:
@@ -70,10 +69,10 @@ class Regions:
         fixed = [name for name in names if name in self.constant]
         if fixed and len(fixed) == len(names):
             by = self.constant[fixed[0]]
-            said = f"method: {by} fixes {fixed[0]} for good, so {self.speaker} has nothing "
+            message = f"method: {by} fixes {fixed[0]} for good, so {self.speaker} has nothing "
             if status == "frozen":
-                raise FedloomError(f"{said}left to freeze: {by} alone does it; leave {self.speaker} out")
-            raise FedloomError(f"{said}to decide about it; keep one")
+                raise FedloomError(f"{message}left to freeze: {by} alone does it; leave {self.speaker} out")
+            raise FedloomError(f"{message}to decide about it; keep one")
         names = [name for name in names if name not in self.constant]
         for name in names:
             if name in self.decided and self.decided[name] != self.speaker:
@@ -88,8 +87,8 @@ class Regions:
 
 
 @dataclass(frozen=True)
-class Entry:
-    """Where one tensor lies in the storage."""
+class TensorSlot:
+    """The position of one tensor in the flat storage."""
 
     name: str
     shape: tuple[int, ...]
@@ -108,52 +107,52 @@ class Entry:
 
 
 class Layout:
-    """The order of a net's tensors in the flat storage, and the lengths of its stretches."""
+    """The order of a net's tensors in the flat storage, and the lengths of its segments."""
 
     def __init__(self, net: nn.Module, regions: Regions) -> None:
         tensors: dict[str, Tensor] = {**dict(net.named_parameters()), **dict(net.named_buffers())}
         self.regions = regions
-        self.entries: dict[str, Entry] = {}
+        self.entries: dict[str, TensorSlot] = {}
         self.lengths: dict[tuple[str, Status], int] = {}
         offset = 0
         for kind in ("parameter", "statistic"):
             for status in STATUSES:
                 begin = offset
                 for region in REGIONS:
-                    for name, its in regions.region.items():
-                        is_statistic = name in regions.statistics
-                        if its != region or is_statistic != (kind == "statistic") or regions.status[name] != status:
+                    for name, own_region in regions.region.items():
+                        own_kind = "statistic" if name in regions.statistics else "parameter"
+                        if (own_kind, regions.status[name], own_region) != (kind, status, region):
                             continue
                         shape = tuple(tensors[name].shape)
                         channels_last = len(shape) == 4 and shape[1] > 1 and shape[2] * shape[3] > 1
-                        entry = Entry(name, shape, offset, tensors[name].numel(), channels_last)
+                        entry = TensorSlot(name, shape, offset, tensors[name].numel(), channels_last)
                         self.entries[name] = entry
                         offset += entry.size
                 self.lengths[kind, status] = offset - begin
         self.total = offset
-        self.exchanged = self.lengths["parameter", "exchanged"]
+        self.shared = self.lengths["parameter", "shared"]
         self.personal = self.lengths["parameter", "personal"]
-        self.trained = self.exchanged + self.personal
+        self.trained = self.shared + self.personal
         self.parameters = self.trained + self.lengths["parameter", "frozen"]
         self.statistics = self.total - self.parameters
-        self.shared_statistics = self.lengths["statistic", "exchanged"]
+        self.shared_statistics = self.lengths["statistic", "shared"]
         self.personal_statistics = self.lengths["statistic", "personal"]
 
     def slices(self, names: Iterable[str]) -> list[slice]:
-        """The stretches of the parameter vector that hold these tensors, neighbours merged."""
+        """The slices of the parameter vector that hold these tensors; adjacent ones are merged."""
         wanted = set(names)
-        found: list[slice] = []
+        slices: list[slice] = []
         for entry in self.entries.values():
             if entry.name not in wanted or entry.offset >= self.parameters or entry.size == 0:
                 continue
-            if found and found[-1].stop == entry.offset:
-                found[-1] = slice(found[-1].start, entry.offset + entry.size)
+            if slices and slices[-1].stop == entry.offset:
+                slices[-1] = slice(slices[-1].start, entry.offset + entry.size)
             else:
-                found.append(slice(entry.offset, entry.offset + entry.size))
-        return found
+                slices.append(slice(entry.offset, entry.offset + entry.size))
+        return slices
 
     def trainable(self, *regions: str) -> list[str]:
-        """Names of the trained parameters, in these regions only when any are given."""
+        """Names of the trained parameters, or only those in these regions."""
         for region in regions:
             if region not in REGIONS and not self.regions.select(region):
                 raise FedloomError(f"method: a phase trains {region!r}, which this net does not have")
@@ -161,34 +160,37 @@ class Layout:
         return [n for n in chosen if n not in self.regions.statistics and self.regions.status[n] != "frozen"]
 
     def named(self, vector: Tensor) -> dict[str, Tensor]:
-        """The tensors that lie in a vector which begins as the parameters do, as views into it."""
-        found = [entry for entry in self.entries.values() if entry.offset + entry.size <= len(vector)]
-        return {entry.name: entry.view(vector) for entry in found}
+        """Views of the tensors in a vector that is a prefix of the parameters."""
+        entries = [entry for entry in self.entries.values() if entry.offset + entry.size <= len(vector)]
+        return {entry.name: entry.view(vector) for entry in entries}
 
     def views(self, flat: Tensor, begin: int = 0) -> dict[str, Tensor]:
-        """The tensors that lie in a stretch of the storage, by one split: its gradient is one concatenation."""
+        """Views of the tensors in a segment of the storage that starts at `begin`.
+
+        They come from one torch.split, so their gradient is one concatenation.
+        """
         entries = [e for e in self.entries.values() if begin <= e.offset and e.offset + e.size <= begin + len(flat)]
         pieces = torch.split(flat, [entry.size for entry in entries])
         return {entry.name: entry.shaped(piece) for entry, piece in zip(entries, pieces, strict=True)}
 
     def tensors(self, storage: Tensor) -> dict[str, Tensor]:
-        """Named, contiguous copies, as they are written to files."""
+        """Contiguous copies by name, for files."""
         return {
             name: entry.view(storage).detach().clone(memory_format=torch.contiguous_format)
             for name, entry in self.entries.items()
         }
 
     def read(self, tensors: Mapping[str, Tensor], storage: Tensor) -> None:
-        """Fill a storage from named tensors; every name and shape must be there."""
+        """Fill a storage from named tensors; every tensor of the net must be present with its shape."""
         for name, entry in self.entries.items():
             if name not in tensors or tuple(tensors[name].shape) != entry.shape:
-                found = "is missing" if name not in tensors else f"has shape {tuple(tensors[name].shape)}"
-                raise FedloomError(f"weights: tensor {name} of shape {entry.shape} is expected, but it {found}")
+                problem = "is missing" if name not in tensors else f"has shape {tuple(tensors[name].shape)}"
+                raise FedloomError(f"weights: tensor {name} of shape {entry.shape} is expected, but it {problem}")
             entry.view(storage).copy_(tensors[name])
 
 
 class Weights:
-    """A net bound to its flat storage: training the net moves the vector, copying into the vector loads the net."""
+    """A net bound to its flat storage: training the net changes the vector, and copying into the vector loads the net."""
 
     def __init__(self, net: nn.Module, layout: Layout, device: str = "cpu") -> None:
         self.net = net
@@ -204,19 +206,19 @@ class Weights:
     @torch.no_grad()
     def _bind(self) -> None:
         for name, entry in self.layout.entries.items():
-            home = entry.view(self.storage)
+            view = entry.view(self.storage)
             if name in self._parameters:
                 parameter = self._parameters[name]
-                home.copy_(parameter)
-                parameter.data = home
+                view.copy_(parameter)
+                parameter.data = view
                 parameter.grad = entry.view(self.gradient) if parameter.requires_grad else None
             else:
-                owner, _, leaf = name.rpartition(".")
-                module = self.net.get_submodule(owner)
-                home.copy_(module.get_buffer(leaf))
-                module._buffers[leaf] = home
+                path, _, leaf = name.rpartition(".")
+                module = self.net.get_submodule(path)
+                view.copy_(module.get_buffer(leaf))
+                module._buffers[leaf] = view
         for name, buffer in self.net.named_buffers():
-            if name not in self.layout.entries:  # integers and the like: reset for every client, never shared
+            if name not in self.layout.entries:  # integer buffers: reset for every client, never shared
                 self._counters.append((buffer, buffer.clone()))
 
     def load(self, storage: Tensor) -> None:
@@ -226,24 +228,14 @@ class Weights:
 
     @property
     def counters(self) -> list[Tensor]:
-        """Buffers that are not floats."""
+        """Buffers that are not float tensors."""
         return [buffer for buffer, _ in self._counters]
 
     def train_only(self, names: Iterable[str]) -> list[slice]:
-        """Let the gradient flow to these parameters and no others; returns their stretches of the vector."""
+        """Require gradients of these parameters only; returns their slices of the vector."""
         wanted = set(names)
         for name, parameter in self._parameters.items():
             parameter.requires_grad_(name in wanted)
             if name in wanted and parameter.grad is None:
                 parameter.grad = self.layout.entries[name].view(self.gradient)
         return self.layout.slices(wanted)
-
-
-def digest(tensors: Mapping[str, Tensor]) -> str:
-    """A hash of names, shapes and values, independent of the order in which they are given."""
-    state = hashlib.sha256()
-    for name in sorted(tensors):
-        tensor = tensors[name].detach().cpu().contiguous()
-        state.update(f"{name}:{tensor.dtype}:{tuple(tensor.shape)};".encode())
-        state.update(tensor.reshape(-1).view(torch.uint8).numpy().data if tensor.numel() else b"")
-    return state.hexdigest()

@@ -29,12 +29,12 @@ def packed(members: dict[str, bytes], method: int = zipfile.ZIP_STORED) -> bytes
 def sound() -> dict[str, bytes]:
     arrays = {"train_x": np.zeros((6, 4, 4), np.uint8), "train_y": np.arange(6) % 2}
     arrays |= {"test_x": np.zeros((2, 4, 4), np.uint8), "test_y": np.arange(2)}
-    found = {}
+    files = {}
     for name, values in arrays.items():
         target = io.BytesIO()
         np.save(target, values)
-        found[f"{name}.npy"] = target.getvalue()
-    return found
+        files[f"{name}.npy"] = target.getvalue()
+    return files
 
 
 def bomb(count: int) -> bytes:

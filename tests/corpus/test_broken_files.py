@@ -11,9 +11,9 @@ import pytest
 
 import fedloom as fl
 from fedloom.data import load
+from fedloom.data.partition.partition import Partition, notes
 from fedloom.data.sources.npz import outline
-from fedloom.data.splits.partition import Partition, notes
-from fedloom.engine.start import read_start
+from fedloom.engine.initial_weights import read_initial_weights
 from fedloom.recipe import recipe
 
 
@@ -57,11 +57,11 @@ def test_a_sound_archive_is_read() -> None:
 def test_odd_safetensors_are_read_or_refused(name: str, content: bytes) -> None:
     Path("start.safetensors").write_bytes(content)
     try:
-        read_start(recipe({"init": "start.safetensors"}))
+        read_initial_weights(recipe({"init": "start.safetensors"}))
     except fl.FedloomError as error:
         check_sentence(error)
     with pytest.raises(fl.FedloomError) as caught:  # none of it fits a net
-        fl.run(init="start.safetensors", rounds=1, lanes=1)
+        fl.run(init="start.safetensors", rounds=1, workers=1)
     check_sentence(caught.value)
     assert str(caught.value).startswith("init: ")
     assert not Path("runs").exists()
@@ -121,7 +121,7 @@ def test_safetensors_with_flipped_bytes_are_read_or_refused() -> None:
     while time.monotonic() < until and tried < 3000:
         Path("start.safetensors").write_bytes(damaged(draw, draw.choice(whole)))
         try:
-            read_start(given)
+            read_initial_weights(given)
         except fl.FedloomError as error:
             check_sentence(error)
         tried += 1
@@ -132,5 +132,7 @@ def test_a_bomb_is_refused_for_what_it_would_unfold_to() -> None:
     content = broken_files.bomb(2**21)
     Path("set.npz").write_bytes(content)
     assert len(content) < 2**20
-    with pytest.raises(fl.FedloomError, match=r"set\.npz unfolds to 536,870,9\d\d bytes, over 200 times its size"):
+    with pytest.raises(
+        fl.FedloomError, match=r"set\.npz decompresses to 536,870,9\d\d bytes, more than 200 times its size"
+    ):
         load("set.npz")

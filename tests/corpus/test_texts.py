@@ -1,4 +1,4 @@
-"""Whatever stands in a recipe, a flag, a method or a split: a value, or one sentence of at most a few lines' length."""
+"""Any text in a recipe, a flag, a method or a split gives a value or a short error message."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ Take = Callable[[str], object]
 
 def from_file(text: str) -> object:
     Path("recipe.yaml").write_bytes(text.encode("utf-8", "surrogatepass"))
-    found = recipe(read_recipe("recipe.yaml"))
-    method(found.method)
-    check_spec(found.split)
-    return found
+    parsed = recipe(read_recipe("recipe.yaml"))
+    method(parsed.method)
+    check_spec(parsed.split)
+    return parsed
 
 
 def from_setting(text: str) -> object:
@@ -41,12 +41,12 @@ def check_sentence(take: Take, text: str) -> bool:
     try:
         take(text)
     except fl.FedloomError as error:
-        said = str(error)
-        assert said.isprintable(), text[:200]
-        assert len(said) <= 1500, text[:200]
+        message = str(error)
+        assert message.isprintable(), text[:200]
+        assert len(message) <= 1500, text[:200]
         for begin in range(0, min(len(text), 5000) - 120, 40):  # no more of it than a line
-            assert len(set(text[begin : begin + 120])) < 2 or text[begin : begin + 120] not in said
-        assert "9" * 100 not in said and "x" * 301 not in said
+            assert len(set(text[begin : begin + 120])) < 2 or text[begin : begin + 120] not in message
+        assert "9" * 100 not in message and "x" * 301 not in message
         return True
     finally:
         assert time.monotonic() - began < 5, text[:200]
@@ -110,7 +110,7 @@ def odd_places() -> Iterator[None]:
 
 
 def command(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
-    from fedloom.cli import main
+    from fedloom.cli.main import main
 
     with pytest.raises(SystemExit) as ended:
         main(list(arguments))
@@ -128,26 +128,26 @@ def test_odd_paths_are_sentences_and_nothing_hangs(path: str, form: str, capsys:
     flag, _, rest = form.rpartition(" ")
     if "\0" in path and flag in ("", "--resume"):
         pytest.skip("no argument of a process can hold it")
-    code, said = command(
-        capsys, "run", "--rounds", "1", "--clients", "10", "--lanes", "1", "-q", *flag.split(), rest.format(path)
+    code, message = command(
+        capsys, "run", "--rounds", "1", "--clients", "10", "--workers", "1", "-q", *flag.split(), rest.format(path)
     )
     if code == 0:  # a name that is odd, and allowed
         assert flag in ("--name", "--out")
         return
-    assert code == 2, said
-    assert len(said.strip().splitlines()) == 1
-    assert len(said) < 1600
+    assert code == 2, message
+    assert len(message.strip().splitlines()) == 1
+    assert len(message) < 1600
     assert sorted(Path().iterdir()) == before
 
 
 def test_long_numbers_in_any_flag_are_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
-    from fedloom.cli import FLAGS
+    from fedloom.recipe import FLAGS
 
     for name in FLAGS:
         if name not in ("name", "out", "track"):
-            code, said = command(capsys, "run", f"--{name.replace('_', '-')}", texts.LONG)
-            assert (code, len(said.strip().splitlines())) == (2, 1), (name, said)
-            assert len(said) < 1600
+            code, message = command(capsys, "run", f"--{name.replace('_', '-')}", texts.LONG)
+            assert (code, len(message.strip().splitlines())) == (2, 1), (name, message)
+            assert len(message) < 1600
     for words in (
         ["compare", "--seeds"],
         ["sweep", "--over"],
@@ -155,8 +155,8 @@ def test_long_numbers_in_any_flag_are_one_sentence(capsys: pytest.CaptureFixture
         ["list"],
         ["bench", "--seconds"],
     ):
-        code, said = command(capsys, *words, texts.LONG)
-        assert (code, len(said.strip().splitlines())) == (2, 1), (words, said)
+        code, message = command(capsys, *words, texts.LONG)
+        assert (code, len(message.strip().splitlines())) == (2, 1), (words, message)
     assert list(Path().iterdir()) == []
 
 

@@ -1,4 +1,4 @@
-"""Texts that once led to a traceback, a hang or a page of output, and their like."""
+"""Texts that once caused a traceback, a hang or a page of output, and similar ones."""
 
 from __future__ import annotations
 
@@ -57,9 +57,12 @@ VALUES = [
 RECIPES = [
     *(f"lr: {value}\n" for value in VALUES),
     *(f"{value}: 1\n" for value in ("1", "2024-01-01", "null", "true", "1.5", "[a]", "{a: b}", "?", "x" * 3000, LONG)),
-    *(f"{field}: {{1: 2}}\n" for field in ("data", "deploy", "method", "split", "parts", "lanes")),
-    *(f"{field}: {LONG}\n" for field in ("rounds", "clients", "seed", "epochs", "batch", "fraction", "lanes", "data")),
-    *(f"{field}: {'9' * 20}\n" for field in ("rounds", "clients", "epochs", "batch", "lanes", "eval_every", "stack")),
+    *(f"{field}: {{1: 2}}\n" for field in ("data", "deploy", "method", "split", "parts", "workers")),
+    *(
+        f"{field}: {LONG}\n"
+        for field in ("rounds", "clients", "seed", "epochs", "batch", "fraction", "workers", "data")
+    ),
+    *(f"{field}: {'9' * 20}\n" for field in ("rounds", "clients", "epochs", "batch", "workers", "eval_every", "stack")),
     *(
         f'{field}: "a\\0b"\n'
         for field in ("name", "out", "init", "data", "model", "method", "split", "device", "track")

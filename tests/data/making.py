@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from fedloom.data import ImageSet
-from fedloom.keys import numpy_generator
+from fedloom.rng import numpy_generator
 
 
 def made_set(
@@ -19,7 +19,7 @@ def made_set(
     writers: int = 0,
     scale: float = 255.0,
 ) -> ImageSet:
-    """So many random images of each class, in random order; domains and writers are drawn."""
+    """Random images in random order; `train` and `test`: images of each class. Domains and writers are random."""
     random = numpy_generator(seed, "making")
     fields = {}
     for part, counts in (("train", train), ("test", test)):

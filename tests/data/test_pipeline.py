@@ -8,7 +8,7 @@ from torch import Tensor
 
 from fedloom.data import Augment, ImageSet, Pipeline, check_normalize, normalization
 from fedloom.errors import FedloomError
-from fedloom.keys import torch_generator
+from fedloom.rng import torch_generator
 
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
 
@@ -17,7 +17,7 @@ def batch(*shape: int, seed: int = 0) -> Tensor:
     return torch.randint(256, shape, dtype=torch.uint8, generator=torch_generator(seed, "batch"))
 
 
-def normalised(image: Tensor, scale: float, mean: tuple[float, ...], std: tuple[float, ...]) -> Tensor:
+def normalized(image: Tensor, scale: float, mean: tuple[float, ...], std: tuple[float, ...]) -> Tensor:
     """One H,W,C image as C,H,W, by the definition, in double precision."""
     channels = [(image[..., c].double() / scale - mean[c]) / std[c] for c in range(image.shape[2])]
     return torch.stack(channels)
@@ -39,7 +39,7 @@ def test_evaluation_is_the_definition_to_a_millionth(
     mean, std = MEAN[:channels], STD[:channels]
     for augment in ("none", "flip", "crop+flip"):
         out = Pipeline(scale, mean, std, augment)(x, None)
-        expected = torch.stack([normalised(image, scale, mean, std) for image in x])
+        expected = torch.stack([normalized(image, scale, mean, std) for image in x])
         assert out.dtype == torch.float32
         assert (out - expected).abs().max() < 1e-6
 
@@ -62,7 +62,7 @@ def test_the_memory_is_channels_last_so_that_convolutions_copy_nothing(
 def crops(image: Tensor, padding: int) -> dict[tuple[int, int, int], Tensor]:
     """Every outcome for one image, by (mirrored, top, left), computed pixel by pixel."""
     height, width = image.shape[:2]
-    found = {}
+    outcomes = {}
     for mirrored in (0, 1):
         for top in range(2 * padding + 1):
             for left in range(2 * padding + 1):
@@ -72,8 +72,8 @@ def crops(image: Tensor, padding: int) -> dict[tuple[int, int, int], Tensor]:
                         row, column = i + top - padding, j + left - padding
                         if 0 <= row < height and 0 <= column < width:
                             out[i, j] = image[row, width - 1 - column if mirrored else column]
-                found[mirrored, top, left] = out
-    return found
+                outcomes[mirrored, top, left] = out
+    return outcomes
 
 
 @pytest.mark.parametrize(("augment", "padding"), [("flip", 0), ("crop+flip", 4)])
@@ -87,9 +87,9 @@ def test_every_image_is_one_of_its_crops_and_mirror_images(augment: Augment, pad
     for _ in range(20):
         out = (pipeline(images, generator) * 255).round().to(torch.uint8).permute(0, 2, 3, 1)
         for image, possible in zip(out, outcomes, strict=True):
-            found = [key for key, value in possible.items() if torch.equal(image, value)]
-            assert found
-            seen.append(found[0])
+            matches = [key for key, value in possible.items() if torch.equal(image, value)]
+            assert matches
+            seen.append(matches[0])
     assert {mirrored for mirrored, _, _ in seen} == {0, 1}
     assert {top for _, top, _ in seen} == {left for _, _, left in seen} == set(range(2 * padding + 1))
 
@@ -102,7 +102,7 @@ def test_draws_are_those_of_an_image_by_image_reference() -> None:
     tops, lefts = torch.randint(9, (2, 6), generator=generator).tolist()
     for k in range(6):
         image = crops(x[k], 4)[mirrored[k], tops[k], lefts[k]]
-        assert (out[k] - normalised(image, 255.0, MEAN, STD)).abs().max() < 1e-6
+        assert (out[k] - normalized(image, 255.0, MEAN, STD)).abs().max() < 1e-6
 
 
 def test_mirroring_and_offsets_are_fair_and_differ_between_images() -> None:
@@ -132,7 +132,7 @@ def test_no_augmentation_draws_nothing() -> None:
     assert torch.equal(generator.get_state(), torch_generator(0, "a").get_state())
 
 
-def test_digits_normalised_by_their_own_statistics_have_mean_0_and_deviation_1(digits: ImageSet) -> None:
+def test_digits_normalized_by_their_own_statistics_have_mean_0_and_deviation_1(digits: ImageSet) -> None:
     out = Pipeline.of(digits)(digits.train_x, None).double()
     assert abs(out.mean().item()) < 1e-6
     assert abs(out.std(correction=0).item() - 1) < 1e-6
@@ -144,9 +144,9 @@ def test_an_unknown_augmentation_is_refused() -> None:
 
 
 def test_normalize_is_set_none_or_two_lists(digits: ImageSet) -> None:
-    assert normalization("set", digits) == (digits.mean, digits.std)
-    assert normalization("none", digits) == ((0.0,), (1.0,))
-    assert normalization([[0.3], [2]], digits) == ((0.3,), (2.0,))
+    assert normalization("set", (digits.mean, digits.std), digits.name) == (digits.mean, digits.std)
+    assert normalization("none", (digits.mean, digits.std), digits.name) == ((0.0,), (1.0,))
+    assert normalization([[0.3], [2]], (digits.mean, digits.std), digits.name) == ((0.3,), (2.0,))
     assert check_normalize([[0.1, 0.2], [1, 1]]) == ((0.1, 0.2), (1.0, 1.0))
 
 
@@ -168,7 +168,7 @@ def test_normalize_is_set_none_or_two_lists(digits: ImageSet) -> None:
 )
 def test_a_normalize_that_does_not_fit_is_refused(digits: ImageSet, value: object, words: str) -> None:
     with pytest.raises(FedloomError) as error:
-        normalization(value, digits)
+        normalization(value, (digits.mean, digits.std), digits.name)
     assert "data.normalize" in str(error.value)
     assert words in str(error.value)
     assert "allowed are set, none, or two lists" in str(error.value)

@@ -14,7 +14,7 @@ from sklearn.datasets import load_digits
 
 from fedloom.data import ImageSet, list_sets, load
 from fedloom.errors import FedloomError
-from fedloom.keys import numpy_generator
+from fedloom.rng import numpy_generator
 
 
 def pictures(count: int, *shape: int, seed: int = 0) -> NDArray[np.uint8]:
@@ -91,7 +91,7 @@ def test_a_name_is_looked_up_in_the_data_folder(tmp_path: Path, monkeypatch: pyt
     assert images.digest == load(str(tmp_path / "tiny.npz")).digest
 
 
-def test_grey_images_without_a_channel_get_one(tmp_path: Path) -> None:
+def test_gray_images_without_a_channel_get_one(tmp_path: Path) -> None:
     x = pictures(8, 5, 6)
     images = load(saved(tmp_path / "a.npz", content(train_x=x, test_x=x[:4])))
     assert images.shape == (1, 5, 6)
@@ -132,7 +132,7 @@ def test_x_and_y_without_is_test_hold_out_every_fifth(tmp_path: Path) -> None:
         ({"test_x": pictures(0, 5, 6, 3), "test_y": np.arange(0)}, ["test_x is empty"]),
         ({"test_x": pictures(4, 6, 6, 3)}, ["test_x", "6 x 6 x 3", "5 x 6 x 3"]),
         ({"train_y": np.arange(7)}, ["train_y has 7", "8"]),
-        ({"train_y": np.linspace(0, 1, 8)}, ["train_y", "float64", "whole number"]),
+        ({"train_y": np.linspace(0, 1, 8)}, ["train_y", "float64", "integer"]),
         ({"train_y": np.arange(8) - 1}, ["train_y holds -1", "0, 1, 2"]),
         ({"train_y": np.full(8, 10**9)}, ["train_y holds 1000000000", "0, 1, 2"]),
         ({"train_y": np.eye(8, dtype=int)}, ["train_y", "(8, 8)"]),
@@ -177,7 +177,7 @@ def test_a_corrupt_file_is_named(tmp_path: Path, damage: str) -> None:
                 "empty": b"",
             }[damage]
         )
-    with pytest.raises(FedloomError, match=r"bad\.npz.*expected is an? (whole )?npz file"):
+    with pytest.raises(FedloomError, match=r"bad\.npz.*expected an? (complete )?npz file"):
         load(str(path))
 
 
@@ -193,9 +193,9 @@ def test_unknown_sources_say_what_there_is(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setenv("FEDLOOM_DATA", str(tmp_path))
     with pytest.raises(FedloomError, match=r"'minst'.*holds femnist, mnist; did you mean mnist\?"):
         load("minst")
-    with pytest.raises(FedloomError, match=r"absent\.npz' is not there"):
+    with pytest.raises(FedloomError, match=r"absent\.npz' does not exist"):
         load(str(tmp_path / "absent.npz"))
-    with pytest.raises(FedloomError, match="'hub:x/y' is not understood; allowed is digits, NAME"):
+    with pytest.raises(FedloomError, match="'hub:x/y' is not understood; allowed: digits, NAME"):
         load("hub:x/y")
 
 
@@ -247,7 +247,7 @@ def test_a_damaged_cache_is_built_again(tmp_path: Path, cache: Path, damage: str
     again = load(path)
     assert torch.equal(again.train_x, images)
     assert torch.equal(again.train_y, labels)
-    assert [found.name for found in cache.iterdir()] == [entry.name]
+    assert [path.name for path in cache.iterdir()] == [entry.name]
     assert json.loads((entry / "meta.json").read_text())["facts"]["digest"] == sound.digest
 
 
@@ -267,14 +267,14 @@ def test_processes_that_start_at_once_share_one_entry(tmp_path: Path, cache: Pat
     running = [fork.Process(target=start) for _ in range(6)]
     for process in running:
         process.start()
-    found = [digests.get(timeout=60) for _ in running]
+    results = [digests.get(timeout=60) for _ in running]
     for process in running:
         process.join(timeout=60)
-    assert found == [load(path).digest] * 6
+    assert results == [load(path).digest] * 6
     assert len(list(cache.iterdir())) == 1
 
 
-def test_what_killed_processes_left_is_swept_away_and_nothing_else(tmp_path: Path, cache: Path) -> None:
+def test_leftovers_of_killed_processes_are_removed_and_nothing_else(tmp_path: Path, cache: Path) -> None:
     load(saved(tmp_path / "a.npz", content()))
     (entry,) = cache.iterdir()
     old, fresh, foreign = (
@@ -335,7 +335,7 @@ def test_the_list_names_the_bundled_set_and_those_of_the_data_folder(
     assert "cannot be read" in listed["broken"]["summary"]
 
 
-def labelled(path: Path, train: object, test: object, **more: object) -> ImageSet:
+def labeled(path: Path, train: object, test: object, **more: object) -> ImageSet:
     """A set with these labels and as many images as they need."""
     train, test = np.asarray(train), np.asarray(test)
     arrays = {"train_x": pictures(len(train), 4, 4, 1), "test_x": pictures(len(test), 4, 4, 1, seed=1)}
@@ -343,58 +343,58 @@ def labelled(path: Path, train: object, test: object, **more: object) -> ImageSe
 
 
 def test_labels_from_1_on_are_as_many_classes_as_there_are_labels(tmp_path: Path) -> None:
-    images = labelled(tmp_path / "a.npz", [3, 1, 2, 1], [2, 3])
+    images = labeled(tmp_path / "a.npz", [3, 1, 2, 1], [2, 3])
     assert (images.classes, images.class_names) == (3, ("1", "2", "3"))
     assert (images.train_y.tolist(), images.test_y.tolist()) == ([2, 0, 1, 0], [1, 2])
     assert images.train_y.dtype == torch.int64
-    plain = labelled(tmp_path / "b.npz", [2, 0, 1, 0], [1, 2])
+    plain = labeled(tmp_path / "b.npz", [2, 0, 1, 0], [1, 2])
     assert images.digest == plain.digest  # the same images under the same numbers
 
 
 def test_numbers_above_0_with_gaps_are_moved_together(tmp_path: Path) -> None:
-    images = labelled(tmp_path / "a.npz", [30, 7, 30], [10])
+    images = labeled(tmp_path / "a.npz", [30, 7, 30], [10])
     assert images.class_names == ("7", "10", "30")
     assert (images.train_y.tolist(), images.test_y.tolist()) == ([2, 0, 2], [1])
 
 
 def test_numbers_that_begin_at_0_stay_and_a_gap_is_a_class_without_images(tmp_path: Path) -> None:
-    images = labelled(tmp_path / "a.npz", [0, 2, 5], [2])
+    images = labeled(tmp_path / "a.npz", [0, 2, 5], [2])
     assert (images.classes, images.train_y.tolist()) == (6, [0, 2, 5])
     assert images.class_names == tuple("012345")
 
 
 def test_numbers_beside_names_stay_as_they_are(tmp_path: Path) -> None:
-    images = labelled(tmp_path / "a.npz", [1, 3], [1], class_names=np.array(["ant", "bee", "cow", "dog"]))
+    images = labeled(tmp_path / "a.npz", [1, 3], [1], class_names=np.array(["ant", "bee", "cow", "dog"]))
     assert (images.classes, images.train_y.tolist()) == (4, [1, 3])
 
 
-def test_labels_that_are_one_more_than_the_names_allow_are_said(tmp_path: Path) -> None:
-    with pytest.raises(FedloomError, match=r"labels go from 1 to 3, and class_names has 3 names.*subtract 1"):
-        labelled(tmp_path / "a.npz", [1, 2, 3], [1], class_names=np.array(["ant", "bee", "cow"]))
+def test_labels_that_are_one_more_than_the_names_allow_are_reported(tmp_path: Path) -> None:
+    with pytest.raises(FedloomError, match=r"labels go from 1 to 3, but class_names has 3 names.*subtract 1"):
+        labeled(tmp_path / "a.npz", [1, 2, 3], [1], class_names=np.array(["ant", "bee", "cow"]))
 
 
 @pytest.mark.parametrize("kind", ["U", "S"])
 def test_texts_become_classes_in_sorted_order(tmp_path: Path, kind: str) -> None:
-    images = labelled(tmp_path / "a.npz", np.array(["dog", "ant", "dog"], kind), np.array(["bee"], kind))
+    images = labeled(tmp_path / "a.npz", np.array(["dog", "ant", "dog"], kind), np.array(["bee"], kind))
     assert images.class_names == ("ant", "bee", "dog")
     assert (images.train_y.tolist(), images.test_y.tolist()) == ([2, 0, 2], [1])
 
 
 def test_numerals_are_sorted_by_value(tmp_path: Path) -> None:
-    assert labelled(tmp_path / "a.npz", np.array(["10", "9", "1"]), np.array(["9"])).class_names == ("1", "9", "10")
+    assert labeled(tmp_path / "a.npz", np.array(["10", "9", "1"]), np.array(["9"])).class_names == ("1", "9", "10")
 
 
 def test_texts_beside_names_are_found_among_them(tmp_path: Path) -> None:
     names = np.array(["dog", "cow", "ant"])
-    images = labelled(tmp_path / "a.npz", np.array(["ant", "dog"]), np.array(["ant"]), class_names=names)
+    images = labeled(tmp_path / "a.npz", np.array(["ant", "dog"]), np.array(["ant"]), class_names=names)
     assert (images.class_names, images.train_y.tolist()) == (("dog", "cow", "ant"), [2, 0])
-    with pytest.raises(FedloomError, match="the label 'bee' is none of class_names, which are dog, cow, ant"):
-        labelled(tmp_path / "b.npz", np.array(["ant", "bee"]), np.array(["ant"]), class_names=names)
+    with pytest.raises(FedloomError, match="the label 'bee' is not in class_names, which are dog, cow, ant"):
+        labeled(tmp_path / "b.npz", np.array(["ant", "bee"]), np.array(["ant"]), class_names=names)
 
 
 def test_texts_and_numbers_do_not_mix(tmp_path: Path) -> None:
-    with pytest.raises(FedloomError, match=r"train_y holds texts; train_y and test_y are expected to be of one kind"):
-        labelled(tmp_path / "a.npz", np.array(["ant", "bee"]), [1])
+    with pytest.raises(FedloomError, match=r"train_y holds texts; train_y and test_y must be of the same kind"):
+        labeled(tmp_path / "a.npz", np.array(["ant", "bee"]), [1])
 
 
 def test_x_and_y_take_texts_too(tmp_path: Path) -> None:

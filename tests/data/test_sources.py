@@ -1,4 +1,4 @@
-"""Pictures in folders and sets of the datasets library."""
+"""Image folders, and datasets of the Hugging Face datasets library."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from PIL import Image
 
 from fedloom.data import load
 from fedloom.errors import FedloomError
-from fedloom.keys import numpy_generator
+from fedloom.rng import numpy_generator
 
 
 def picture(seed: int, height: int = 6, width: int = 6, channels: int = 3) -> NDArray[np.uint8]:
@@ -53,7 +53,7 @@ def test_folders_with_train_and_test_keep_them(tmp_path: Path) -> None:
     assert torch.equal(images.train_x[..., 0], torch.from_numpy(np.stack([picture(s, channels=1) for s in (1, 0, 3)])))
 
 
-def test_grey_among_coloured_pictures_becomes_coloured(tmp_path: Path) -> None:
+def test_gray_images_among_color_images_get_three_channels(tmp_path: Path) -> None:
     place(tmp_path / "a" / "0.png", picture(0, channels=1))
     place(tmp_path / "a" / "1.png", picture(1))
     place(tmp_path / "a" / "2.png", picture(2, channels=1))
@@ -62,10 +62,10 @@ def test_grey_among_coloured_pictures_becomes_coloured(tmp_path: Path) -> None:
     assert torch.equal(images.train_x[0], torch.from_numpy(picture(1)))
 
 
-def test_pictures_of_differing_sizes_need_resize(tmp_path: Path) -> None:
+def test_images_of_differing_sizes_need_resize(tmp_path: Path) -> None:
     place(tmp_path / "a" / "0.png", picture(0))
     place(tmp_path / "a" / "1.png", picture(1, 9, 7))
-    with pytest.raises(FedloomError, match=r"1\.png is 9 x 7 pixels .* 6 x 6; set data\.resize"):
+    with pytest.raises(FedloomError, match=r"1\.png is 9 x 7 pixels, .* 6 x 6; set data\.resize"):
         load(f"folder:{tmp_path}")
     images = load(f"folder:{tmp_path}", resize=4)
     expected = np.asarray(Image.fromarray(picture(1, 9, 7)).resize((4, 4), Image.Resampling.BILINEAR))
@@ -84,19 +84,19 @@ def test_a_changed_picture_is_read_anew(tmp_path: Path) -> None:
 def test_folders_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     with pytest.raises(FedloomError, match="'folder:/nowhere' is not a folder"):
         load("folder:/nowhere")
-    with pytest.raises(FedloomError, match=r"holds no pictures by class; expected is .*/CLASS/"):
+    with pytest.raises(FedloomError, match=r"holds no images by class; expected .*/CLASS/"):
         load(f"folder:{tmp_path}")
     place(tmp_path / "train" / "a" / "0.png", picture(0))
     with pytest.raises(FedloomError, match=r"has train/CLASS/ but no test/"):
         load(f"folder:{tmp_path}")
     place(tmp_path / "other" / "a" / "0.png", picture(0))
     (tmp_path / "other" / "a" / "1.png").write_bytes(b"not a picture")
-    with pytest.raises(FedloomError, match=r"1\.png cannot be decoded as a picture"):
+    with pytest.raises(FedloomError, match=r"1\.png cannot be decoded as an image"):
         load(f"folder:{tmp_path / 'other'}")
     deep = tmp_path / "deep" / "a" / "0.png"
     deep.parent.mkdir(parents=True)
     Image.fromarray(np.zeros((4, 4), np.uint16)).save(deep)
-    with pytest.raises(FedloomError, match="mode I;16; expected are pictures with 8 bits"):
+    with pytest.raises(FedloomError, match="mode I;16; expected an image with 8 bits"):
         load(f"folder:{tmp_path / 'deep'}")
 
 
@@ -148,7 +148,7 @@ def test_a_hub_set_without_splits_holds_out_every_fifth(tmp_path: Path) -> None:
 def test_a_label_that_is_not_unique_must_be_named(tmp_path: Path) -> None:
     make_hub(tmp_path / "set", {"train": 6, "test": 3}, extra=True)
     with pytest.raises(
-        FedloomError, match=r"2 columns of type ClassLabel; name the one .*\?label=COLUMN, from fine, coarse"
+        FedloomError, match=r"2 columns of type ClassLabel; name the one .*\?label=COLUMN; the columns are fine, coarse"
     ):
         load(f"hf:{tmp_path / 'set'}")
     assert load(f"hf:{tmp_path / 'set'}?label=coarse&image=img").class_names == ("x", "y", "z")
@@ -157,11 +157,11 @@ def test_a_label_that_is_not_unique_must_be_named(tmp_path: Path) -> None:
 
 
 def test_hub_texts_that_do_not_fit_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(FedloomError, match="the option colour=red is not understood; allowed are image, label, config"):
-        load("hf:owner/name?colour=red")
-    with pytest.raises(FedloomError, match="names no set"):
+    with pytest.raises(FedloomError, match="the option color=red is not understood; allowed are image, label, config"):
+        load("hf:owner/name?color=red")
+    with pytest.raises(FedloomError, match="names no dataset"):
         load("hf:")
-    with pytest.raises(FedloomError, match="absent is not there"):
+    with pytest.raises(FedloomError, match="absent does not exist"):
         load(f"hf:{tmp_path / 'absent'}")
 
 
@@ -187,7 +187,7 @@ def test_a_second_start_imports_none_of_the_readers(tmp_path: Path) -> None:
 import sys
 from fedloom.data import load
 print([load(source).digest for source in {sources}])
-print([name for name in ("sklearn", "datasets", "PIL") if name in sys.modules])
+print([name for name in ("sklearn", "datasets", "PIL", "scipy") if name in sys.modules])
 """
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
     assert result.stdout.splitlines() == [str(digests), "[]"], result.stderr

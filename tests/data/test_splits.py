@@ -14,14 +14,14 @@ from numpy.typing import NDArray
 
 from fedloom.data import ImageSet, Partition, check_spec, list_splits, split
 from fedloom.errors import FedloomError
-from fedloom.keys import numpy_generator
+from fedloom.rng import numpy_generator
 
 few = settings(max_examples=40, deadline=None)
 seeds = st.integers(0, 2**31)
 
 
 def made(train_counts: list[int], test_counts: list[int], seed: int = 0) -> ImageSet:
-    """Images of no content with so many of each class, in random order."""
+    """Blank images in random order, with these numbers of each class."""
     random = numpy_generator(seed, "made")
     train, test = (
         torch.from_numpy(random.permutation(np.repeat(np.arange(len(counts)), counts)))
@@ -59,7 +59,7 @@ def both(partition: Partition) -> tuple[list[NDArray[np.int64]], list[NDArray[np
 
 @few
 @given(train=st.integers(1, 200), test=st.integers(1, 60), clients=st.integers(1, 40), seed=seeds)
-def test_iid_gives_each_image_one_owner_and_equal_sizes(train: int, test: int, clients: int, seed: int) -> None:
+def test_iid_gives_each_image_to_one_client_and_equal_sizes(train: int, test: int, clients: int, seed: int) -> None:
     clients = min(clients, train)
     partition = split("iid", made([train], [test]), clients, seed)
     assert partition.clients == clients
@@ -249,13 +249,13 @@ def test_a_split_has_one_spelling(spec: str, canonical: str) -> None:
 @pytest.mark.parametrize(
     ("spec", "sentence"),
     [
-        ("shard:2", "there is no scheme 'shard'; did you mean shards? allowed are colour, corrupt, dirichlet, "),
-        ("", "there is no scheme ''; allowed are"),
-        ("iid+", "there is no scheme ''; allowed are"),
+        ("shard:2", "there is no term 'shard'; did you mean shards? allowed are color, corrupt, dirichlet, "),
+        ("", "there is no term ''; allowed are"),
+        ("iid+", "there is no term ''; allowed are"),
         ("iid:3", "iid takes no number; write iid"),
-        ("shards", "shards needs a whole number; write shards:2"),
-        ("shards:2.5", "shards needs a whole number; write shards:2"),
-        ("shards:0", "a client holds at least one shard"),
+        ("shards", "shards needs an integer; write shards:2"),
+        ("shards:2.5", "shards needs an integer; write shards:2"),
+        ("shards:0", "a client needs at least one shard"),
         ("dirichlet:much", "dirichlet needs a number; write dirichlet:0.5"),
         ("dirichlet:nan", "dirichlet needs a number"),
         ("dirichlet:0", "must be a number above 0"),
@@ -277,18 +277,18 @@ def test_a_split_that_is_not_understood_is_refused(spec: str, sentence: str) -> 
         (
             "shards:3",
             17,
-            "51 shards cannot be dealt evenly from 10 classes; what works is shards:3 with 10 or 20 clients",
+            "51 shards cannot be taken evenly from 10 classes; what works: shards:3 with 10 or 20 clients",
         ),
         ("shards:3", 17, "clients, or shards:10 with 17 clients"),
-        ("shards:2", 200, "class 3 has 30 training images for 40 shards; what works is shards:2 with 150 clients"),
+        ("shards:2", 200, "class 3 has 30 training images for 40 shards; what works: shards:2 with 150 clients"),
         ("shards:2", 200, "clients, or shards:1 with 200 clients"),
         ("dirichlet:0.5", 94, "930 training images are too few for 94 clients; use at most 93 clients"),
-        ("dirichlet:0.01", 60, "what works is dirichlet:1 with 60 clients, or dirichlet:0.01 with 9 clients"),
+        ("dirichlet:0.01", 60, "what works: dirichlet:1 with 60 clients, or dirichlet:0.01 with 9 clients"),
         ("iid", 0, "clients is 0; allowed is 1 to 930"),
         ("iid", 931, "clients is 931; allowed is 1 to 930"),
     ],
 )
-def test_a_split_that_cannot_be_says_what_would_work(spec: str, clients: int, sentence: str) -> None:
+def test_an_impossible_split_proposes_what_works(spec: str, clients: int, sentence: str) -> None:
     images = made([100, 100, 100, 30, 100, 100, 100, 100, 100, 100], [10] * 10)
     with pytest.raises(FedloomError) as error:
         split(spec, images, clients, 0)
@@ -305,7 +305,7 @@ def test_what_a_refused_sharding_advises_does_work(shards: int, clients: int, co
     try:
         split(f"shards:{shards}", images, clients, 0)
     except FedloomError as error:
-        advice = str(error).partition("what works is ")[2]
+        advice = str(error).partition("what works: ")[2]
         for phrase in advice.split(", or ") if "with more images" not in advice else []:
             before, after = phrase.split(" with ")
             for spec in before.split(" or "):
@@ -381,7 +381,7 @@ def test_a_partition_file_that_is_damaged_is_refused(tmp_path: Path) -> None:
         Partition.load(tmp_path / "absent.npz")
 
 
-def test_the_list_has_every_scheme_with_a_line_and_an_example_that_parses() -> None:
+def test_the_list_has_every_term_with_a_summary_and_an_example_that_parses() -> None:
     listed = {row["name"]: row for row in list_splits()}
     assert {"iid", "shards", "dirichlet"} <= set(listed)
     for name, row in listed.items():

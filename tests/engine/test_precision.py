@@ -11,13 +11,13 @@ from folders import Notes
 from torch import Tensor, nn
 
 import fedloom as fl
-from fedloom.deploy.app import canonical
+from fedloom.deploy.flower.app import canonical
 from fedloom.engine import precision
-from fedloom.engine.precision import decide, dense_share, processor_flags
+from fedloom.engine.precision import choose_precision, dense_share, processor_flags
 from fedloom.nets import Net, build
 from fedloom.recipe import recipe
 
-FIELDS = {"clients": 10, "fraction": 0.2, "rounds": 1, "lanes": 1, "eval_every": 0, "precision": "auto"}
+FIELDS = {"clients": 10, "fraction": 0.2, "rounds": 1, "workers": 1, "eval_every": 0, "precision": "auto"}
 COLOUR = (3, 32, 32)
 XEON, ZEN3, GRAVITON = ("avx2", "avx512f", "avx512_bf16", "amx_bf16"), ("avx2", "fma"), ("asimd", "bf16")
 CNN = {"model": "cnn", "data": {"name": "digits", "images": 200}}
@@ -31,18 +31,18 @@ def net(name: str) -> Net:
 @pytest.mark.parametrize("name", ["lenet", "conv4", "vgg11", "resnet18"])
 def test_dense_convolutions_are_bf16_where_the_processor_multiplies_it(name: str) -> None:
     for flags in (XEON, ("avx512_bf16",), GRAVITON):
-        assert decide(recipe({}), net(name), COLOUR, flags)[0] == "bf16"
-    assert decide(recipe({}), net(name), COLOUR, ZEN3)[0] == "fp32"
+        assert choose_precision(recipe({}), net(name), COLOUR, flags)[0] == "bf16"
+    assert choose_precision(recipe({}), net(name), COLOUR, ZEN3)[0] == "fp32"
 
 
 @pytest.mark.parametrize("name", ["mobilenet", "mlp", "linear"])
 def test_depthwise_and_linear_nets_stay_fp32_on_any_processor(name: str) -> None:
     for flags in (XEON, ZEN3, GRAVITON):
-        assert decide(recipe({}), net(name), COLOUR, flags)[0] == "fp32"
+        assert choose_precision(recipe({}), net(name), COLOUR, flags)[0] == "fp32"
 
 
 def test_other_devices_stay_fp32() -> None:
-    assert decide(recipe({"device": "cuda"}), net("lenet"), COLOUR, XEON)[0] == "fp32"
+    assert choose_precision(recipe({"device": "cuda"}), net("lenet"), COLOUR, XEON)[0] == "fp32"
 
 
 class Head(nn.Linear):
@@ -90,7 +90,7 @@ def test_the_stored_recipe_says_what_was_chosen_and_the_run_is_that_run(
 ) -> None:
     monkeypatch.setattr(precision, "processor_flags", lambda: flags)
     notes = Notes()
-    run = fl.run(FIELDS, **CNN, out="auto", watcher=notes)
+    run = fl.run(FIELDS, **CNN, out="auto", callbacks=[notes])
     assert yaml.safe_load(Path("auto/recipe.yaml").read_text())["precision"] == chosen
     assert any(said.startswith(f"precision: auto is {chosen} here: ") for said in notes.said)
     plain = fl.run({**FIELDS, **CNN, "precision": chosen}, out="plain")
@@ -103,9 +103,9 @@ def test_a_comparison_carried_on_elsewhere_keeps_what_was_chosen_where_it_began(
 ) -> None:
     fields = {**FIELDS, **CNN, "out": "both"}
     monkeypatch.setattr(precision, "processor_flags", lambda: XEON)
-    first = fl.compare("fedavg", seeds=1, tuning=None, **fields)
+    first = fl.compare("fedavg", seeds=1, fine_tuning=None, **fields)
     monkeypatch.setattr(precision, "processor_flags", lambda: ZEN3)
-    again = fl.compare("fedavg", seeds=1, tuning=None, **fields)
+    again = fl.compare("fedavg", seeds=1, fine_tuning=None, **fields)
     assert again.results[0].run.recipe.precision == "bf16"
     assert again.results[0].run.summary == first.results[0].run.summary
 

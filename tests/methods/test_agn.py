@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 import torch
-from reference_norms import MAPS, Normalised, accuracy, federated
+from reference_norms import MAPS, Normalized, accuracy, federated
 from tiny import agree, distance, gap, memories, problem, traffic, train
 
 import fedloom as fl
 from fedloom import FedloomError
-from fedloom.methods import Client, Server, Task
+from fedloom.methods import ClientContext, ServerContext, TaskInfo
 from fedloom.methods.agn import AGN
 from fedloom.nets import Net
 
@@ -28,8 +28,8 @@ def _net() -> None:
 
 @pytest.mark.parametrize("mix", ["std", "var"])
 def test_fednn_trains_averages_and_is_tested_as_its_equations_say(mix: str) -> None:
-    run = train(f"fednn(mix={mix})", lanes=2, **{**FIELDS, "rounds": 3})
-    told, net = problem(run), Normalised("agn", wn=True, mix=mix)
+    run = train(f"fednn(mix={mix})", workers=2, **{**FIELDS, "rounds": 3})
+    told, net = problem(run), Normalized("agn", wn=True, mix=mix)
     w = federated(told, net)
     agree(run, w, atol=1e-4)
     assert distance(run, ("body.0.norm.selector", "body.2.norm.selector")) > 1e-3
@@ -77,7 +77,7 @@ def test_sums_with_other_methods_train(text: str) -> None:
 def test_statistics_of_the_test_batch_are_used_without_noise(bn: str) -> None:
     run = train("agn", bn=bn, **FIELDS)
     assert any("running" in name for name in run.weights) == (bn == "local")
-    told, net = problem(run), Normalised("agn")
+    told, net = problem(run), Normalized("agn")
     for name, count in (("body.0.norm", 4), ("body.2.norm", 6)):
         told.initial |= {f"{name}.running_mean": torch.zeros(count), f"{name}.running_var": torch.ones(count)}
     w = federated(told, net)
@@ -90,8 +90,8 @@ def test_statistics_of_the_test_batch_are_used_without_noise(bn: str) -> None:
 class AgnElsewhere(fl.Part):
     """Looks at a gradient elsewhere once training is done."""
 
-    def finish(self, client: Client) -> None:
-        client.gradient_of(at=client.start)
+    def after_training(self, client: ClientContext) -> None:
+        client.gradient_of(at=client.global_weights)
 
 
 @pytest.mark.parametrize("other", ["kd(weight=0)", "moon(weight=0)", "agnelsewhere"])
@@ -102,7 +102,7 @@ def test_neither_teachers_nor_looks_elsewhere_move_statistics(other: str) -> Non
 def test_noise_in_evaluation_changes_what_is_tested_and_nothing_else() -> None:
     quiet, noisy = (train(f"agn(tau=0.5, eval_noise={on})", eval_every=1, **FIELDS) for on in ("false", "true"))
     assert gap(quiet, noisy) == 0
-    again = train("agn(tau=0.5, eval_noise=true)", eval_every=1, **{**FIELDS, "lanes": 2})
+    again = train("agn(tau=0.5, eval_noise=true)", eval_every=1, **{**FIELDS, "workers": 2})
     assert again.clients == noisy.clients
     assert [line["test_accuracy"] for line in again.rounds] == [line["test_accuracy"] for line in noisy.rounds]
     assert noisy.clients != quiet.clients
@@ -125,7 +125,7 @@ def test_frozen_layers_are_those_that_all_clients_froze() -> None:
 class AgnRounds(fl.Part):
     """Writes down which round the net is told."""
 
-    def at_round(self, net: Net, round: int, task: Task) -> None:
+    def at_round(self, net: Net, round: int, task: TaskInfo) -> None:
         with Path("told").open("a") as file:
             file.write(f"{round} ")
 
@@ -135,7 +135,7 @@ class AgnLogs(fl.Part):
 
     key: str = "spread"
 
-    def log(self, server: Server) -> Mapping[str, Any]:
+    def log(self, server: ServerContext) -> Mapping[str, Any]:
         return {self.key: [server.round, float(server.tensors()["head.weight"].std())]}
 
 

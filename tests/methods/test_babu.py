@@ -17,7 +17,7 @@ def test_the_body_is_trained_as_if_the_head_were_a_constant() -> None:
 
 
 def test_the_head_stays_as_drawn_to_the_bit_whatever_decays() -> None:
-    run = train("babu", weight_decay=0.1, batch=32, lanes=2)
+    run = train("babu", weight_decay=0.1, batch=32, workers=2)
     initial = problem(run).initial
     assert all(torch.equal(run.weights[name].double(), initial[name]) for name in HEAD)
     assert distance(run, BODY) > 1e-3
@@ -33,7 +33,7 @@ def test_only_the_body_travels() -> None:
     run = train("babu")
     assert traffic(run) == {(BODY_BYTES, BODY_BYTES)}
     assert BODY_BYTES < MODEL_BYTES
-    assert run.summary["exchanged"] * 4 == BODY_BYTES
+    assert run.summary["shared"] * 4 == BODY_BYTES
 
 
 def test_fine_tuning_may_train_the_head() -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from reference import BODY, HEAD, Weights, cross_entropy, features, normalised_cross_entropy, read
-from reference_norms import MAPS, Normalised, accuracy, federated
+from reference import BODY, HEAD, Weights, cross_entropy, features, normalized_cross_entropy, read
+from reference_norms import MAPS, Normalized, accuracy, federated
 from reference_personal import NORMED
 from tiny import agree, distance, gap, problem, traffic, train
 
@@ -33,18 +33,18 @@ def pooled(run: Run, loss: object = cross_entropy, names: Sequence[str] | None =
         ("central(update=body)", cross_entropy, BODY),
         ("central(update=head)", cross_entropy, HEAD),
         ("central + babu", cross_entropy, BODY),
-        ("central + fn", normalised_cross_entropy, None),
+        ("central + fn", normalized_cross_entropy, None),
     ],
 )
 def test_it_is_sgd_on_the_union_of_all_clients_images(method: str, loss: object, names: Sequence[str] | None) -> None:
-    run = train(method, batch=64, rounds=2, lanes=2)
+    run = train(method, batch=64, rounds=2, workers=2)
     agree(run, pooled(run, loss, names))
-    assert traffic(run) == {(0, 0)} and run.summary["exchanged"] == 0
+    assert traffic(run) == {(0, 0)} and run.summary["shared"] == 0
     assert all(line["cohort"] == [0] for line in run.rounds)
     assert len(run.clients[-1]["accuracy"]) == 5 and "personal_accuracy" not in run.summary
 
 
-def test_torchs_own_optimiser_comes_to_the_same_weights() -> None:
+def test_torchs_own_optimizer_comes_to_the_same_weights() -> None:
     run = train("central", rounds=1, epochs=5)
     told = problem(run)
     x, y = (torch.cat(piece) for piece in zip(*told.data, strict=True))
@@ -103,14 +103,14 @@ def test_calibration_at_the_end_is_of_every_image_once_and_costs_no_traffic() ->
 @pytest.mark.parametrize(
     ("normalizer", "net"),
     [
-        ("norm(kind=gn)", Normalised("gn")),
-        ("norm(kind=bn)", Normalised("bn")),
-        ("norm(kind=sn)", Normalised("sn")),
-        ("agn", Normalised("agn")),
-        ("fednn", Normalised("agn", wn=True)),
+        ("norm(kind=gn)", Normalized("gn")),
+        ("norm(kind=bn)", Normalized("bn")),
+        ("norm(kind=sn)", Normalized("sn")),
+        ("agn", Normalized("agn")),
+        ("fednn", Normalized("agn", wn=True)),
     ],
 )
-def test_a_normalizer_is_trained_on_the_union_of_all_images(normalizer: str, net: Normalised) -> None:
+def test_a_normalizer_is_trained_on_the_union_of_all_images(normalizer: str, net: Normalized) -> None:
     Path("maps.py").write_text(MAPS)
     run = train(f"central + {normalizer}", model="maps.py:maps", lr=0.05, rounds=2)
     told = problem(run)
@@ -141,11 +141,11 @@ def test_parts_about_many_clients_are_refused(other: str) -> None:
 
 @pytest.mark.parametrize("other", ["local", "fedper", "lg"])
 def test_nothing_is_personal_where_all_data_are_in_one_place(other: str) -> None:
-    with pytest.raises(FedloomError, match="method: central: all data lie in one place, so no client has anything"):
+    with pytest.raises(FedloomError, match="method: central: all data are in one place, so no client has anything"):
         train(f"central + {other}")
     assert not Path("runs").exists()
 
 
 def test_resuming_and_lanes_change_nothing() -> None:
-    assert train("central", lanes=1).summary["digest"] == train("central", lanes=3).summary["digest"]
+    assert train("central", workers=1).summary["digest"] == train("central", workers=3).summary["digest"]
     assert distance(train("central(update=body)"), HEAD) == 0

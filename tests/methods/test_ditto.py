@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from reference import BODY, HEAD, Weights, features, flat, normalised_cross_entropy, read
+from reference import BODY, HEAD, Weights, features, flat, normalized_cross_entropy, read
 from reference_personal import NORMED, STATISTICS, ditto, own_tests, share_right
 from tiny import MODEL_BYTES, TINY, gap, memories, problem, traffic, train
 from torch import Tensor
@@ -20,7 +20,7 @@ def said(w: Weights, x: Tensor) -> Tensor:
 
 @pytest.mark.parametrize(("strength", "batch"), [(1.0, "full"), (0.3, 64), (0.0, 64)])
 def test_each_client_trains_a_vector_of_its_own_tied_to_what_was_broadcast(strength: float, batch: int | str) -> None:
-    run = train(f"ditto(strength={strength})", batch=batch, lr=0.05, schedule="step", rounds=4, lanes=2)
+    run = train(f"ditto(strength={strength})", batch=batch, lr=0.05, schedule="step", rounds=4, workers=2)
     own = ditto(problem(run), strength)
     remembered = memories(run)
     assert set(remembered) == {k for k, v in enumerate(own) if v is not None}
@@ -95,7 +95,7 @@ def test_each_client_is_tested_with_its_own_vector_and_one_without_with_the_glob
 
 def test_it_is_trained_under_the_methods_loss_and_keeps_what_is_frozen() -> None:
     run = train("ditto(strength=0.5) + fn", batch=64)
-    for k, v in enumerate(ditto(problem(run), 0.5, loss=normalised_cross_entropy)):
+    for k, v in enumerate(ditto(problem(run), 0.5, loss=normalized_cross_entropy)):
         if v is not None:
             torch.testing.assert_close(memories(run)[k]["ditto.own"].double(), flat(v), rtol=0, atol=1e-5)
     run = train("ditto(strength=0.5) + babu", batch=64)

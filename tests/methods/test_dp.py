@@ -19,9 +19,9 @@ from scipy.stats import norm
 from tiny import BODY_BYTES, MODEL_BYTES, gap, problem, traffic, train
 
 from fedloom import FedloomError, Part
-from fedloom.keys import torch_generator
-from fedloom.methods import Client
+from fedloom.methods import ClientContext
 from fedloom.methods.dp import ANY, SAMPLED
+from fedloom.rng import torch_generator
 
 
 class DpBroken(Part):
@@ -29,9 +29,9 @@ class DpBroken(Part):
 
     samples: int = 0
 
-    def finish(self, client: Client) -> None:
+    def after_training(self, client: ClientContext) -> None:
         if not self.samples or client.samples == self.samples:
-            client.w.fill_(math.nan)
+            client.weights.fill_(math.nan)
 
 
 def private(run: Any, clip: float, m: int, lost: tuple[int, ...] = ()) -> tuple[Weights, list[float]]:
@@ -53,7 +53,7 @@ def difference(run: Any, expected: Weights) -> torch.Tensor:
 
 
 def test_without_noise_it_is_the_uniform_mean_of_clipped_updates() -> None:
-    run = train("dp(clip=0.88, noise=0)", lanes=2)
+    run = train("dp(clip=0.88, noise=0)", workers=2)
     expected, norms = private(run, 0.88, 3)
     assert difference(run, expected).abs().max() < 1e-5
     assert min(norms) < 0.87 < 0.89 < max(norms)
@@ -125,7 +125,7 @@ def test_full_participation_is_one_gaussian_and_the_default_delta_is_told() -> N
 @pytest.mark.parametrize("other", ["fedper", "moon"])
 def test_where_clients_remember_sampling_is_not_counted_on(other: str) -> None:
     summary = train(f"dp(noise=8) + {other}", clients=10, fraction=0.1, split="iid", rounds=2).summary
-    assert list(summary["privacy"]["bounds"]) == [ANY] and "remember" in summary["privacy"]["note"]
+    assert list(summary["privacy"]["bounds"]) == [ANY] and "keep state" in summary["privacy"]["note"]
 
 
 @pytest.mark.parametrize("other", ["scaffold", "fnr"])
@@ -139,9 +139,11 @@ def test_what_would_be_uploaded_beside_the_weights_is_refused(other: str) -> Non
 
 def test_work_on_single_clients_models_at_the_server_is_refused() -> None:
     class DpDistil(Part):
-        def after_combine(self, server: Any) -> None: ...
+        def after_aggregation(self, server: Any) -> None: ...
 
-    with pytest.raises(FedloomError, match="method: dpdistil goes on at the server after combining, which dp would"):
+    with pytest.raises(
+        FedloomError, match="method: dpdistil continues at the server after aggregation, which dp would"
+    ):
         train("dp + dpdistil")
 
 
@@ -155,13 +157,13 @@ def test_a_survey_at_the_end_is_refused_and_its_part_without_one_is_not() -> Non
 
 def test_shared_statistics_are_refused_and_others_are_not() -> None:
     fields: dict[str, Any] = {"rounds": 1, "fraction": 0.2, "epochs": 1, "lr": 0.01}
-    with pytest.raises(FedloomError, match=r"method: dp: averaged statistics of normalisers .* bn to batch or local"):
+    with pytest.raises(FedloomError, match=r"method: dp: averaged statistics of normalizers .* bn to batch or local"):
         train("dp + gela", **fields)
     assert not Path("runs").exists()
     assert train("dp + gela", bn="batch", **fields).summary["epsilon"] > 0
 
 
-def test_only_what_is_exchanged_is_noised_and_nothing_more_travels() -> None:
+def test_only_what_is_shared_is_noised_and_nothing_more_travels() -> None:
     run = train("dp + babu", rounds=1)
     assert traffic(run) == {(BODY_BYTES, BODY_BYTES)}
     final, initial = read(run.path / "final.safetensors"), problem(run).initial

@@ -23,7 +23,7 @@ def test_the_fixed_directions_are_a_simplex() -> None:
 
 @pytest.mark.parametrize(("gamma", "batch"), [(1.0, "full"), (0.5, "full"), (1.0, 64)])
 def test_projection_scale_and_body_are_trained_by_the_balanced_softmax(gamma: float, batch: int | str) -> None:
-    run = train(f"etf(gamma={gamma})", lr=0.3, batch=batch, lanes=2)
+    run = train(f"etf(gamma={gamma})", lr=0.3, batch=batch, workers=2)
     told = problem(run)
     assert told.initial["head.scale"].tolist() == [1.0]
     assert any((counts(told, k) == 0).any() for cohort in told.cohorts for k in cohort)
@@ -42,9 +42,9 @@ def test_classes_that_a_client_does_not_hold_take_no_part() -> None:
 
 def test_their_logits_have_no_gradient_and_the_others_a_finite_one() -> None:
     z = torch.randn(4, 3, requires_grad=True)
-    batch = seen(z, y=torch.tensor([0, 2, 2, 0]))
-    batch.counts = torch.tensor([2.0, 0.0, 2.0])
-    ETF().objective(batch).backward()
+    batch, client = seen(z, y=torch.tensor([0, 2, 2, 0]))
+    client.counts = torch.tensor([2.0, 0.0, 2.0])
+    ETF().loss(batch, client).backward()
     assert z.grad is not None and z.grad.isfinite().all()
     assert z.grad[:, 1].abs().max() == 0 < z.grad[:, 0].abs().min()
 
@@ -56,9 +56,9 @@ def test_without_balancing_it_is_cross_entropy() -> None:
 
 def test_classes_in_equal_numbers_balance_nothing() -> None:
     z, y = torch.randn(6, 3), torch.tensor([0, 1, 2, 0, 1, 2])
-    batch = seen(z, y=y)
-    batch.counts = torch.tensor([40.0, 40.0, 40.0])
-    torch.testing.assert_close(ETF(gamma=1).objective(batch), ETF(gamma=0).objective(batch))
+    batch, client = seen(z, y=y)
+    client.counts = torch.tensor([40.0, 40.0, 40.0])
+    torch.testing.assert_close(ETF(gamma=1).loss(batch, client), ETF(gamma=0).loss(batch, client))
 
 
 def test_predictions_use_the_logits_alone() -> None:

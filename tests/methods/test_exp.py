@@ -56,7 +56,7 @@ def test_accuracy_is_that_of_the_weights_handed_out() -> None:
     assert run.summary["test_accuracy"] == pytest.approx(float(hits), abs=1e-9)
 
 
-def test_statistics_of_normalisers_travel_and_are_plainly_averaged() -> None:
+def test_statistics_of_normalizers_travel_and_are_plainly_averaged() -> None:
     Path("normed.py").write_text(
         "from torch import nn\n"
         "def normed(shape, classes):\n"

@@ -17,7 +17,7 @@ def test_feddrplus_mixes_dot_regression_with_the_distance_of_features(beta: floa
 
 
 def test_it_mixes_with_cross_entropy_as_well() -> None:
-    run = train("fd(beta=0.5)", lanes=2)
+    run = train("fd(beta=0.5)", workers=2)
     agree(run, reference.fedavg(problem(run), partial(distilled, cross_entropy, 0.5), teaching=True))
 
 

@@ -20,7 +20,7 @@ def test_weighting_by_samples_and_by_clients_differ_when_clients_do() -> None:
 
 
 def test_minibatches_follow_the_keyed_shuffle_and_the_last_one_is_smaller() -> None:
-    run = train("fedavg", batch=32, epochs=2, rounds=2, lanes=2)
+    run = train("fedavg", batch=32, epochs=2, rounds=2, workers=2)
     assert any(len(y) % 32 for _, y in problem(run).data)
     agree(run, reference.fedavg(problem(run)))
 

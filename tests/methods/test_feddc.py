@@ -6,7 +6,7 @@ import pytest
 import reference
 import torch
 from reference import flat
-from reference_regularisers import feddc
+from reference_regularizers import feddc
 from tiny import BODY_BYTES, MODEL_BYTES, agree, checkpoint, gap, memories, problem, traffic, train
 
 
@@ -17,7 +17,9 @@ from tiny import BODY_BYTES, MODEL_BYTES, agree, checkpoint, gap, memories, prob
 def test_weights_drifts_and_updates_are_the_papers_with_unequal_clients(
     alpha: float, momentum: float, decay: float, batch: int | str
 ) -> None:
-    run = train(f"feddc(alpha={alpha})", momentum=momentum, weight_decay=decay, batch=batch, lr=0.02, rounds=4, lanes=2)
+    run = train(
+        f"feddc(alpha={alpha})", momentum=momentum, weight_decay=decay, batch=batch, lr=0.02, rounds=4, workers=2
+    )
     told = problem(run)
     assert len({tuple(cohort) for cohort in told.cohorts}) > 1
     assert len({len(y) for _, y in told.data}) == 5  # n~_i differs from client to client
@@ -41,7 +43,7 @@ def test_the_servers_drift_is_the_mean_of_all_clients_whether_they_took_part_or_
 
 
 def test_the_first_round_of_equal_clients_goes_twice_as_far_as_with_a_proximal_term() -> None:
-    """All memories are zero, so a client minimises prox's loss; then the mean of all drifts is added to the mean."""
+    """All memories are zero, so a client minimizes prox's loss; then the mean of all drifts is added to the mean."""
     fields = {"split": "iid", "clients": 3, "fraction": 1.0, "rounds": 1}
     run, prox = train("feddc(alpha=0.5)", **fields), train("prox(mu=0.5)", **fields)
     initial, near = problem(run).initial, reference.read(prox.path / "final.safetensors")
@@ -58,7 +60,7 @@ def test_an_update_travels_beside_the_model_both_ways() -> None:
     assert traffic(train("feddc")) == {(2 * MODEL_BYTES, 2 * MODEL_BYTES)}
 
 
-def test_memories_cover_only_what_is_exchanged() -> None:
+def test_memories_cover_only_what_is_shared() -> None:
     run = train("feddc + babu", lr=0.02)
     assert traffic(run) == {(2 * BODY_BYTES, 2 * BODY_BYTES)}
     assert {4 * len(tensors["feddc.drift"]) for tensors in memories(run).values()} == {BODY_BYTES}

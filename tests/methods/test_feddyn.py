@@ -6,7 +6,7 @@ import pytest
 import reference
 import torch
 from reference import cross_entropy, flat, mean
-from reference_regularisers import feddyn
+from reference_regularizers import feddyn
 from tiny import BODY_BYTES, MODEL_BYTES, agree, checkpoint, gap, memories, problem, traffic, train
 
 
@@ -18,7 +18,7 @@ def test_weights_and_both_memories_are_the_papers_when_clients_come_and_go(
     alpha: float, momentum: float, decay: float, batch: int | str
 ) -> None:
     run = train(
-        f"feddyn(alpha={alpha})", momentum=momentum, weight_decay=decay, batch=batch, lr=0.05, rounds=4, lanes=2
+        f"feddyn(alpha={alpha})", momentum=momentum, weight_decay=decay, batch=batch, lr=0.05, rounds=4, workers=2
     )
     told = problem(run)
     assert len({tuple(cohort) for cohort in told.cohorts}) > 1
@@ -57,7 +57,7 @@ def test_only_the_model_travels() -> None:
     assert traffic(train("feddyn")) == {(MODEL_BYTES, MODEL_BYTES)}
 
 
-def test_memories_cover_only_what_is_exchanged() -> None:
+def test_memories_cover_only_what_is_shared() -> None:
     run = train("feddyn + babu", lr=0.05)
     assert traffic(run) == {(BODY_BYTES, BODY_BYTES)}
     assert 4 * len(checkpoint(run)["server.feddyn.h"]) == BODY_BYTES

@@ -18,8 +18,8 @@ GENERATOR = (8 + 10) * 16 + 16 + 2 * 16 + 16 * 64 + 64
 
 
 @pytest.mark.parametrize("batch", ["full", 100])
-def test_the_server_trains_a_generator_that_regularises_the_clients(batch: int | str) -> None:
-    run = train(f"fedgen(alpha=2, beta=3, {SMALL})", batch=batch, lanes=2, **FIELDS)
+def test_the_server_trains_a_generator_that_regularizes_the_clients(batch: int | str) -> None:
+    run = train(f"fedgen(alpha=2, beta=3, {SMALL})", batch=batch, workers=2, **FIELDS)
     w, g = fedgen(problem(run), 2, 3, steps=4, batch=24, noise=8, hidden=16, lr=0.001)
     agree(run, w, atol=1e-4)
     kept = checkpoint(run)
@@ -68,8 +68,8 @@ def test_labels_that_no_client_told_of_are_not_drawn() -> None:
 
 def test_the_same_bits_for_any_lanes_and_after_a_stop() -> None:
     fields = {"rounds": 4, "clients": 5, "checkpoint_seconds": 0, **FIELDS}
-    whole = train(f"fedgen({SMALL})", lanes=2, out="whole", **fields)
-    assert train(f"fedgen({SMALL})", lanes=1, out="other", **fields).summary["digest"] == whole.summary["digest"]
+    whole = train(f"fedgen({SMALL})", workers=2, out="whole", **fields)
+    assert train(f"fedgen({SMALL})", workers=1, out="other", **fields).summary["digest"] == whole.summary["digest"]
     newest = max((whole.path / "checkpoints").glob("round-*.safetensors"))
     expected = load_file(newest)
     for path in (newest, whole.path / "summary.json", whole.path / "final.safetensors"):
@@ -81,5 +81,5 @@ def test_the_same_bits_for_any_lanes_and_after_a_stop() -> None:
 
 def test_it_learns_on_digits() -> None:
     fields = {"split": "shards:2", "clients": 20, "fraction": 0.25, "epochs": 2, "batch": 16, "eval_every": 0}
-    run = fl.run(method="fedgen(hidden=64)", model="mlp", rounds=8, lr=0.02, momentum=0.0, lanes=2, **fields)
+    run = fl.run(method="fedgen(hidden=64)", model="mlp", rounds=8, lr=0.02, momentum=0.0, workers=2, **fields)
     assert run.summary["test_accuracy"] > 0.4  # untrained: one in ten

@@ -9,7 +9,7 @@ from tiny import BODY_BYTES, agree, distance, memories, problem, traffic, train
 
 
 def test_body_and_own_head_are_trained_together_and_heads_are_kept() -> None:
-    run = train("fedper", rounds=4, lanes=2)
+    run = train("fedper", rounds=4, workers=2)
     told = problem(run)
     assert any(sum(k in cohort for cohort in told.cohorts) > 1 for k in range(5))  # somebody came back to its head
     w, heads = reference.fedper(told)

@@ -14,7 +14,7 @@ from fedloom.methods.fedrep import FedRep
 
 @pytest.mark.parametrize(("momentum", "batch"), [(0.9, "full"), (0.5, 64)])
 def test_the_head_is_trained_first_then_the_body_with_that_head(momentum: float, batch: int | str) -> None:
-    run = train("fedrep(head_epochs=4)", momentum=momentum, batch=batch, epochs=2, rounds=4, lanes=2)
+    run = train("fedrep(head_epochs=4)", momentum=momentum, batch=batch, epochs=2, rounds=4, workers=2)
     told = problem(run)
     w, heads = reference.fedrep(told, head_epochs=4)
     agree(run, w)
@@ -39,7 +39,7 @@ def test_the_server_never_holds_a_head() -> None:
     assert traffic(run) == {(BODY_BYTES, BODY_BYTES)}
 
 
-def test_scaffold_counts_only_the_steps_that_moved_what_is_exchanged() -> None:
+def test_scaffold_counts_only_the_steps_that_moved_what_is_shared() -> None:
     """One round: the control is the mean gradient of the body's steps, however long the head was trained before."""
     run = train("scaffold + fedrep(head_epochs=7)", rounds=1, epochs=1, momentum=0.0, weight_decay=0.0)
     told = problem(run)

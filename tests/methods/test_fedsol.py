@@ -8,13 +8,13 @@ import pytest
 import torch
 from reference import BODY, dot_regression
 from reference_personal import NORMED, STATISTICS
-from reference_regularisers import cosines, fedsol
+from reference_regularizers import cosines, fedsol
 from tiny import BODY_BYTES, MODEL_BYTES, agree, distance, gap, problem, traffic, train
 
 
 @pytest.mark.parametrize(("rho", "t", "batch"), [(1.0, 3.0, "full"), (0.3, 1.0, "full"), (0.5, 3.0, 64)])
 def test_the_gradient_is_taken_where_distillation_would_have_pushed(rho: float, t: float, batch: int | str) -> None:
-    run = train(f"fedsol(rho={rho}, t={t})", batch=batch, lr=0.05, lanes=2)
+    run = train(f"fedsol(rho={rho}, t={t})", batch=batch, lr=0.05, workers=2)
     agree(run, fedsol(problem(run), rho, t))
 
 

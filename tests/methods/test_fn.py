@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import reference
 import torch
-from reference import normalised_cross_entropy
+from reference import normalized_cross_entropy
 from tiny import HEAD_BYTES, MODEL_BYTES, agree, problem, traffic, train
 
-from fedloom.methods import Task
+from fedloom.methods import TaskInfo
 from fedloom.methods.fn import FN
 from fedloom.nets import build
 
-TASK = Task(shape=(1, 8, 8), classes=10, clients=5, samples=1437, rounds=3, seed=0)
+TASK = TaskInfo(shape=(1, 8, 8), classes=10, clients=5, samples=1437, rounds=3, seed=0)
 
 
-def test_cross_entropy_of_normalised_features_is_trained() -> None:
+def test_cross_entropy_of_normalized_features_is_trained() -> None:
     run = train("fn", lr=0.5)
     assert "head.bias" not in run.weights
-    agree(run, reference.fedavg(problem(run), normalised_cross_entropy))
+    agree(run, reference.fedavg(problem(run), normalized_cross_entropy))
 
 
 def test_the_rows_are_the_ones_that_fedavg_begins_with() -> None:

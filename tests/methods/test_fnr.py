@@ -12,7 +12,7 @@ from reference import Extra, Problem, Weights, cross_entropy, features, flat, me
 from tiny import MODEL_BYTES, agree, checkpoint, gap, memories, problem, train
 
 import fedloom as fl
-from fedloom.keys import torch_generator
+from fedloom.rng import torch_generator
 
 FIELDS = {"momentum": 0.0, "weight_decay": 0.0, "rounds": 2, "fraction": 0.8, "epochs": 2, "lr": 0.2}
 Pull = Callable[[int, str, torch.Tensor], torch.Tensor]  # client, tensor's name and value -> what joins its gradient
@@ -89,7 +89,7 @@ def fnr(p: Problem, of: Setting) -> Weights:
 @pytest.mark.parametrize("strength", [0.0, 1.0, 5.0])
 def test_the_weakest_train_on_towards_the_norms_of_the_others(strength: float, bounded: bool) -> None:
     of = Setting(strength=strength, bounded=bounded)
-    run = train(str(of), lanes=2, **FIELDS)
+    run = train(str(of), workers=2, **FIELDS)
     agree(run, fnr(problem(run), of))
 
 
@@ -104,7 +104,7 @@ MOMENTUM = {**FIELDS, "momentum": 0.9, "weight_decay": 0.001, "lr": 0.05, "batch
 
 def test_beside_nova_a_second_step_counts_from_empty_momentum_buffers() -> None:
     of = Setting(epochs=2)
-    run = train(f"{of} + nova", lanes=2, **MOMENTUM)
+    run = train(f"{of} + nova", workers=2, **MOMENTUM)
     p = problem(run)
     w = p.initial
     for t, cohort in p.rounds:
@@ -117,7 +117,7 @@ def test_beside_nova_a_second_step_counts_from_empty_momentum_buffers() -> None:
 
 def test_beside_scaffold_controls_come_from_the_weights_that_are_averaged() -> None:
     of = Setting(epochs=2)
-    run = train(f"{of} + scaffold", lanes=2, **MOMENTUM)
+    run = train(f"{of} + scaffold", workers=2, **MOMENTUM)
     p = problem(run)
     w = p.initial
     zero = {name: torch.zeros_like(value) for name, value in w.items()}
@@ -139,7 +139,7 @@ def test_beside_scaffold_controls_come_from_the_weights_that_are_averaged() -> N
 @pytest.mark.parametrize("fields", [FIELDS, MOMENTUM], ids=["plain", "momentum"])
 def test_beside_feddyn_the_clients_memory_moves_with_the_servers(fields: dict[str, Any]) -> None:
     of, alpha = Setting(epochs=2), 0.1
-    run = train(f"{of} + feddyn(alpha={alpha})", lanes=2, **{**fields, "lr": 0.05})
+    run = train(f"{of} + feddyn(alpha={alpha})", workers=2, **{**fields, "lr": 0.05})
     p = problem(run)
     w = p.initial
     zero = {name: torch.zeros_like(value) for name, value in w.items()}
@@ -168,7 +168,7 @@ def test_beside_ditto_the_clients_own_model_is_trained_once_a_round() -> None:
         assert torch.equal(memories(both)[k]["ditto.own"], tensors["ditto.own"])
 
 
-def test_the_regulariser_is_felt() -> None:
+def test_the_regularizer_is_felt() -> None:
     assert gap(train("fnr(strength=5)", **FIELDS), train("fnr(strength=0)", **FIELDS)) > 1e-3
 
 

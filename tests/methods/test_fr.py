@@ -5,27 +5,27 @@ from __future__ import annotations
 import pytest
 import reference
 import torch
-from reference_regularisers import feature_norm
+from reference_regularizers import feature_norm
 from tiny import MODEL_BYTES, agree, problem, seen, traffic, train
 
 from fedloom.methods.fr import FR
 
 
 @pytest.mark.parametrize(("mu", "batch"), [(0.005, "full"), (0.05, 64)])
-def test_the_norm_of_features_is_penalised(mu: float, batch: int | str) -> None:
-    run = train(f"fr(mu={mu})", batch=batch, lanes=2)
+def test_the_norm_of_features_is_penalized(mu: float, batch: int | str) -> None:
+    run = train(f"fr(mu={mu})", batch=batch, workers=2)
     agree(run, reference.fedavg(problem(run), feature_norm(mu)))
 
 
 def test_the_norm_is_not_squared() -> None:
     f = torch.tensor([[3.0, 4.0], [0.0, 2.0]])
-    torch.testing.assert_close(FR(mu=0.5).penalty(seen(f)), torch.tensor(0.5 * (5 + 2) / 2))
-    torch.testing.assert_close(FR(mu=0.5).penalty(seen(10 * f)), 10 * FR(mu=0.5).penalty(seen(f)))
+    torch.testing.assert_close(FR(mu=0.5).regularizer(*seen(f)), torch.tensor(0.5 * (5 + 2) / 2))
+    torch.testing.assert_close(FR(mu=0.5).regularizer(*seen(10 * f)), 10 * FR(mu=0.5).regularizer(*seen(f)))
 
 
 def test_features_that_are_all_zero_are_left_where_they_are() -> None:
     f = torch.tensor([[0.0, 0.0], [0.0, 2.0]], requires_grad=True)
-    FR(mu=1).penalty(seen(f)).backward()
+    FR(mu=1).regularizer(*seen(f)).backward()
     torch.testing.assert_close(f.grad, torch.tensor([[0.0, 0.0], [0.0, 0.5]]))
 
 

@@ -7,9 +7,9 @@ from collections.abc import Callable
 import pytest
 import reference
 import torch
-from reference_heads import GELA, Normaliser, counts, gela, hidden
+from reference_heads import GELA, Normalizer, counts, gela, hidden
 from reference_personal import held_images, share_right
-from reference_regularisers import divergence
+from reference_regularizers import divergence
 from tiny import BODY_BYTES, agree, distance, problem, seen, traffic, train
 from torch import Tensor
 
@@ -19,7 +19,7 @@ STATISTICS = ("body.1.running_mean", "body.1.running_var")
 FIELDS = {"lr": 0.005, "epochs": 2}
 
 
-def test_the_rows_of_the_head_are_a_simplex_and_features_are_normalised_by_the_batch() -> None:
+def test_the_rows_of_the_head_are_a_simplex_and_features_are_normalized_by_the_batch() -> None:
     run = train("gela", rounds=1)
     rows = problem(run).initial["head.weight"]
     expected = torch.eye(10, dtype=torch.double) * (1 + 1 / 9) - 1 / 9
@@ -29,7 +29,7 @@ def test_the_rows_of_the_head_are_a_simplex_and_features_are_normalised_by_the_b
 
 @pytest.mark.parametrize(("temperature", "batch"), [(0.2, "full"), (1.0, "full"), (1.0, 200)])
 def test_a_clients_rows_are_scaled_by_its_class_counts(temperature: float, batch: int | str) -> None:
-    run = train(f"gela(temperature={temperature})", batch=batch, lanes=2, **FIELDS)
+    run = train(f"gela(temperature={temperature})", batch=batch, workers=2, **FIELDS)
     told = problem(run)
     assert all(len(y) % 200 != 1 for _, y in told.data)  # a lone sample would join the batch before it
     agree(run, gela(told, temperature))
@@ -42,10 +42,10 @@ def test_a_class_that_a_client_does_not_hold_has_the_logit_zero() -> None:
     assert all((counts(told, k) == 0).sum() > 0 for k in range(5))
     agree(run, gela(told, 1.0))
     z, y = torch.randn(4, 3), torch.tensor([0, 2, 2, 2])
-    batch = seen(z, y=y)
-    batch.counts = torch.tensor([1.0, 0.0, 3.0])
+    batch, client = seen(z, y=y)
+    client.counts = torch.tensor([1.0, 0.0, 3.0])
     scaled = torch.stack([z[:, 0] * 3 / 4, torch.zeros(4), z[:, 2] * 9 / 4], 1) / 0.2
-    torch.testing.assert_close(Gela().objective(batch), torch.nn.functional.cross_entropy(scaled, y))
+    torch.testing.assert_close(Gela().loss(batch, client), torch.nn.functional.cross_entropy(scaled, y))
 
 
 def test_without_running_averages_the_batch_is_all_there_is() -> None:
@@ -82,7 +82,7 @@ def test_the_global_model_is_tested_with_the_plain_simplex_and_running_averages(
     run = train("gela", split="shards:2", **FIELDS)
     x, y = held_images()
     w = reference.read(run.path / "final.safetensors")
-    logits = Normaliser(w, "body.1").test(w, hidden(w, x)) @ w["head.weight"].T
+    logits = Normalizer(w, "body.1").test(w, hidden(w, x)) @ w["head.weight"].T
     assert run.summary["test_accuracy"] == pytest.approx(share_right(logits, y), abs=1e-9)
 
 

@@ -1,4 +1,4 @@
-"""FedDr+'s grid: every base method with every regulariser of its equation (1), as recipe strings."""
+"""FedDr+'s grid: every base method with every regularizer of its equation (1), as recipe strings."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ def test_every_base_trains_in_its_own_way(base: str) -> None:
 
 
 @pytest.mark.parametrize("base", BASES)
-@pytest.mark.parametrize("regulariser", REGULARISERS)
-def test_every_regulariser_is_felt_in_the_convex_form(base: str, regulariser: str) -> None:
-    mixed = f"{regulariser}(beta=0.9)"
+@pytest.mark.parametrize("regularizer", REGULARISERS)
+def test_every_regularizer_is_felt_in_the_convex_form(base: str, regularizer: str) -> None:
+    mixed = f"{regularizer}(beta=0.9)"
     assert digest(mixed if base == "fedavg" else f"{base} + {mixed}") != digest(base)
 
 
-@pytest.mark.parametrize("regulariser", REGULARISERS)
-def test_all_of_the_base_and_none_of_the_regulariser_is_the_base(regulariser: str) -> None:
-    assert digest(f"dr + {regulariser}(beta=1.0)") == digest("dr")
+@pytest.mark.parametrize("regularizer", REGULARISERS)
+def test_all_of_the_base_and_none_of_the_regularizer_is_the_base(regularizer: str) -> None:
+    assert digest(f"dr + {regularizer}(beta=1.0)") == digest("dr")

@@ -6,7 +6,7 @@ import pytest
 import reference
 import torch
 from reference import BODY, cross_entropy, dot_regression
-from reference_regularisers import cosines, distillation, divergence, mixed, weighted
+from reference_regularizers import cosines, distillation, divergence, mixed, weighted
 from tiny import BODY_BYTES, MODEL_BYTES, agree, gap, problem, seen, traffic, train
 
 from fedloom.methods.kd import KD
@@ -14,7 +14,7 @@ from fedloom.methods.kd import KD
 
 @pytest.mark.parametrize(("weight", "t", "batch"), [(1.0, 1.0, "full"), (2.0, 3.0, 64)])
 def test_the_divergence_from_the_global_model_is_added(weight: float, t: float, batch: int | str) -> None:
-    run = train(f"kd(weight={weight}, t={t})", batch=batch, lanes=2)
+    run = train(f"kd(weight={weight}, t={t})", batch=batch, workers=2)
     agree(run, reference.fedavg(problem(run), weighted(cross_entropy, distillation(t), weight), teaching=True))
 
 
@@ -46,14 +46,14 @@ def test_at_the_first_step_of_a_round_nothing_pulls() -> None:
 @pytest.mark.parametrize("t", [0.5, 1.0, 4.0])
 def test_the_term_is_the_divergence_times_the_squared_temperature(t: float) -> None:
     z, z_g = torch.randn(2, 7, 5, dtype=torch.double).unbind()
-    torch.testing.assert_close(KD(t=t).term(seen(z, z_g)), t**2 * divergence(z_g, z, t))
-    assert KD(t=t).term(seen(z_g, z_g)).abs() < 1e-12
+    torch.testing.assert_close(KD(t=t).term(*seen(z, z_g)), t**2 * divergence(z_g, z, t))
+    assert KD(t=t).term(*seen(z_g, z_g)).abs() < 1e-12
 
 
 def test_so_a_high_temperature_leaves_half_the_variance_of_what_logits_differ_by() -> None:
     z, z_g = torch.randn(2, 7, 5, dtype=torch.double).unbind()
     expected = (z - z_g).var(1, correction=0).mean() / 2
-    torch.testing.assert_close(KD(t=1e3).term(seen(z, z_g)), expected, rtol=1e-2, atol=0)
+    torch.testing.assert_close(KD(t=1e3).term(*seen(z, z_g)), expected, rtol=1e-2, atol=0)
 
 
 def test_the_teacher_costs_no_traffic() -> None:

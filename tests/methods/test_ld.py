@@ -6,7 +6,7 @@ import pytest
 import reference
 import torch
 from reference import BODY, cross_entropy, dot_regression
-from reference_regularisers import cosines, logit_distillation, mixed, weighted
+from reference_regularizers import cosines, logit_distillation, mixed, weighted
 from tiny import BODY_BYTES, MODEL_BYTES, agree, gap, problem, seen, traffic, train
 
 from fedloom.methods.ld import LD
@@ -14,7 +14,7 @@ from fedloom.methods.ld import LD
 
 @pytest.mark.parametrize(("weight", "batch"), [(1.0, "full"), (0.1, 64)])
 def test_the_squared_difference_of_logits_is_added(weight: float, batch: int | str) -> None:
-    run = train(f"ld(weight={weight})", batch=batch, lanes=2)
+    run = train(f"ld(weight={weight})", batch=batch, workers=2)
     agree(run, reference.fedavg(problem(run), weighted(cross_entropy, logit_distillation(), weight), teaching=True))
 
 
@@ -32,7 +32,7 @@ def test_logits_are_those_of_the_methods_own_head() -> None:
 
 def test_the_mean_is_over_batch_and_classes() -> None:
     z, z_g = torch.randn(2, 8, 5).unbind()
-    torch.testing.assert_close(LD().term(seen(z, z_g)), (z - z_g).square().sum() / 40)
+    torch.testing.assert_close(LD().term(*seen(z, z_g)), (z - z_g).square().sum() / 40)
 
 
 def test_with_all_the_weight_on_the_rest_there_is_no_distillation() -> None:

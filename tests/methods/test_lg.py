@@ -6,7 +6,7 @@ import pytest
 import torch
 from reference import BODY, HEAD, flat
 from reference_personal import own_tests, personal, share_right
-from reference_regularisers import logits
+from reference_regularizers import logits
 from tiny import BODY_BYTES, HEAD_BYTES, MODEL_BYTES, agree, distance, memories, problem, traffic, train
 
 from fedloom import FedloomError, Run
@@ -23,7 +23,7 @@ def keeps(run: Run, own: list[dict[str, torch.Tensor]], names: tuple[str, ...]) 
 
 @pytest.mark.parametrize("batch", ["full", 64])
 def test_the_head_is_shared_and_each_client_keeps_its_body(batch: int | str) -> None:
-    run = train("lg", rounds=4, batch=batch, lanes=2)
+    run = train("lg", rounds=4, batch=batch, workers=2)
     assert any(sum(k in cohort for cohort in problem(run).cohorts) > 1 for k in range(5))
     w, own = personal(problem(run), BODY)
     agree(run, w)

@@ -17,7 +17,7 @@ from reference_personal import (
     personal,
     share_right,
 )
-from reference_regularisers import logits
+from reference_regularizers import logits
 from tiny import distance, memories, problem, traffic, train
 
 from fedloom import FedloomError
@@ -25,7 +25,7 @@ from fedloom import FedloomError
 
 @pytest.mark.parametrize(("momentum", "batch"), [(0.9, "full"), (0.5, 64)])
 def test_every_client_is_plain_sgd_on_its_own_data(momentum: float, batch: int | str) -> None:
-    run = train("local", momentum=momentum, batch=batch, rounds=4, lanes=2)
+    run = train("local", momentum=momentum, batch=batch, rounds=4, workers=2)
     told = problem(run)
     assert any(sum(k in cohort for cohort in told.cohorts) > 1 for k in range(5))  # somebody went on with its own
     expected = [told.initial] * 5
@@ -39,10 +39,10 @@ def test_every_client_is_plain_sgd_on_its_own_data(momentum: float, batch: int |
         assert (flat(expected[k]) - flat(told.initial)).abs().max() > 1e-2
 
 
-def test_nothing_is_exchanged_and_the_server_stays_as_drawn() -> None:
+def test_nothing_is_shared_and_the_server_stays_as_drawn() -> None:
     run = train("local")
     assert traffic(run) == {(0, 0)}
-    assert run.summary["exchanged"] == 0
+    assert run.summary["shared"] == 0
     assert distance(run) == 0
 
 
@@ -67,7 +67,7 @@ def test_with_a_fixed_head_the_body_is_all_that_is_trained() -> None:
     assert traffic(run) == {(0, 0)}
 
 
-def test_statistics_of_normalisers_stay_with_their_client() -> None:
+def test_statistics_of_normalizers_stay_with_their_client() -> None:
     Path("normed.py").write_text(NORMED)
     run = train("local", model="normed.py:normed", lr=0.05)
     assert distance(run) == 0 and traffic(run) == {(0, 0)}
@@ -102,7 +102,7 @@ def test_what_acts_on_the_exchange_is_refused_because_there_is_none(other: str) 
     for text in (f"local + {other}", f"{other} + local"):
         with pytest.raises(FedloomError) as caught:
             train(text)
-        said = f"method: {other} acts on what clients exchange, and with local they exchange nothing; keep one"
+        said = f"method: {other} acts on what clients share, and with local they share nothing; keep one"
         assert str(caught.value) == said
 
 
@@ -122,5 +122,5 @@ def test_the_drawn_model_is_what_a_newcomer_has() -> None:
 def test_every_head_can_be_trained_alone(method: str) -> None:
     rate = {"local + gela": 0.01, "local + dr": 1.0}.get(method, 0.3)
     run = train(method, split="shards:2", fraction=1.0, rounds=3, lr=rate, head_init="etf", bn="batch")
-    assert traffic(run) == {(0, 0)} and run.summary["exchanged"] == 0
+    assert traffic(run) == {(0, 0)} and run.summary["shared"] == 0
     assert run.summary["personal_accuracy"]["mean"] > run.summary["client_accuracy"]["mean"] + 0.3

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from reference import Problem, Weights, flat
-from reference_regularisers import contrast, moon
+from reference_regularizers import contrast, moon
 from tiny import MODEL_BYTES, agree, distance, gap, memories, problem, seen, traffic, train
 from torch import Tensor
 
@@ -46,7 +46,7 @@ def test_features_are_drawn_to_the_global_models_and_away_from_the_clients_last(
     weight: float, temperature: float, batch: int | str
 ) -> None:
     # under seed 0 a hidden unit passes so close to zero that processors round it to either side of the ReLU's kink
-    run = train(f"moon(weight={weight}, temperature={temperature})", batch=batch, rounds=4, lanes=2, seed=1)
+    run = train(f"moon(weight={weight}, temperature={temperature})", batch=batch, rounds=4, workers=2, seed=1)
     told = problem(run)
     assert newcomers(told) and any(sum(k in cohort for cohort in told.cohorts) > 1 for k in range(5))
     w, last = moon(told, temperature, weight)
@@ -88,15 +88,15 @@ def test_a_newcomers_last_weights_are_the_drawn_ones() -> None:
 
 def test_the_contrast_is_as_printed() -> None:
     z, z_g, z_prev = torch.randn(3, 6, 4, dtype=torch.double).unbind()
-    batch = seen(z, y=torch.zeros(6, dtype=torch.long))
-    batch.teacher = lambda name: seen({"global": z_g, "previous": z_prev}[name])
-    torch.testing.assert_close(Moon(temperature=0.3).term(batch), contrast(z, z_g, z_prev, 0.3))
+    batch, client = seen(z, y=torch.zeros(6, dtype=torch.long))
+    client.teacher = lambda _, name="global": seen({"global": z_g, "previous": z_prev}[name])[0]
+    torch.testing.assert_close(Moon(temperature=0.3).term(batch, client), contrast(z, z_g, z_prev, 0.3))
 
 
 def test_features_that_are_all_zero_have_a_finite_gradient() -> None:
     z = torch.zeros(2, 4, requires_grad=True)
-    batch = seen(z, torch.rand(2, 4), torch.tensor([0, 1]))
-    Moon().term(batch).backward()
+    batch, client = seen(z, torch.rand(2, 4), torch.tensor([0, 1]))
+    Moon().term(batch, client).backward()
     assert z.grad is not None and z.grad.isfinite().all()
 
 

@@ -1,4 +1,4 @@
-"""norm: another normaliser in a net."""
+"""norm: another normalizer in a net."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from reference_norms import MAPS, Normalised, accuracy, federated, is_statistic
+from reference_norms import MAPS, Normalized, accuracy, federated, is_statistic
 from tiny import agree, distance, gap, memories, problem, traffic, train
 
 from fedloom import FedloomError
@@ -23,25 +23,25 @@ def _net() -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_training_averaging_and_evaluation_are_those_of_the_equations(kind: str) -> None:
     run = train(f"norm(kind={kind})", **FIELDS)
-    told, net = problem(run), Normalised(kind)
+    told, net = problem(run), Normalized(kind)
     w = federated(told, net)
     agree(run, w, atol=5e-5)
     assert any(is_statistic(name) for name in w) == (kind in ("bn", "rbn", "sn"))
     assert run.summary["test_accuracy"] == pytest.approx(accuracy(told, net, w), abs=1e-9)
 
 
-def test_weights_and_features_may_be_normalised_together_in_any_order() -> None:
+def test_weights_and_features_may_be_normalized_together_in_any_order() -> None:
     run = train("norm(kind=gn) + wn", **FIELDS)
-    agree(run, federated(problem(run), Normalised("gn", wn=True)), atol=5e-5)
+    agree(run, federated(problem(run), Normalized("gn", wn=True)), atol=5e-5)
     assert gap(run, train("wn + norm(kind=gn)", **FIELDS)) == 0
 
 
-def test_none_leaves_a_net_without_normalisers_as_it_is() -> None:
+def test_none_leaves_a_net_without_normalizers_as_it_is() -> None:
     assert gap(train("norm(kind=none)", **FIELDS), train("fedavg", **FIELDS)) == 0
 
 
 @pytest.mark.parametrize("kind", ["gn", "sn", "frn"])
-def test_fedbn_keeps_whatever_normalises_with_its_client(kind: str) -> None:
+def test_fedbn_keeps_whatever_normalizes_with_its_client(kind: str) -> None:
     run = train(f"fedbn + norm(kind={kind})", **FIELDS)
     own = tuple(n for n in run.weights if ".norm." in n or n.endswith("threshold"))
     assert distance(run, own) == 0 < distance(run)
@@ -52,7 +52,7 @@ def test_fedbn_keeps_whatever_normalises_with_its_client(kind: str) -> None:
     assert all(len(tensors["personal"]) == kept for tensors in memories(run).values())
 
 
-def test_shares_of_a_switchable_normaliser_are_logged_every_round() -> None:
+def test_shares_of_a_switchable_normalizer_are_logged_every_round() -> None:
     run = train("norm(kind=sn)", **FIELDS)
     for line in run.rounds:
         assert set(line["selectors"]) == {"body.0.norm", "body.2.norm"}
@@ -73,7 +73,7 @@ def test_shares_of_a_switchable_normaliser_are_logged_every_round() -> None:
     [
         ("norm(kind=xn)", "cnn", "method: norm(kind='xn'): input should be 'bn', 'gn', 'ln', 'in', 'frn', 'rbn', 'sn'"),
         ("norm(groups=5)", "cnn", "method: norm: groups=5 does not divide the 32 channels at body.0"),
-        ("norm", "mlp", "method: norm: this net has no normaliser, and no convolution that one could follow"),
+        ("norm", "mlp", "method: norm: this net has no normalizer, and no convolution that one could follow"),
         ("norm + agn", "cnn", "method: norm and agn both replace the norm; keep one"),
         ("norm(kind=bn) + fednn", "cnn", "method: norm and agn both replace the norm; keep one"),
     ],

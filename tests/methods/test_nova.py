@@ -9,7 +9,7 @@ from tiny import MODEL_BYTES, agree, gap, problem, traffic, train
 
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 def test_updates_count_per_step_when_clients_take_different_numbers(momentum: float) -> None:
-    run = train("nova", batch=16, epochs=2, rounds=2, momentum=momentum, lr=0.03, lanes=2)
+    run = train("nova", batch=16, epochs=2, rounds=2, momentum=momentum, lr=0.03, workers=2)
     told = problem(run)
     assert all(len({told.steps(k) for k in cohort}) == len(cohort) for cohort in told.cohorts)
     agree(run, reference.nova(told))

@@ -6,7 +6,7 @@ import pytest
 import reference
 import torch
 from reference import BODY, cross_entropy, dot_regression
-from reference_regularisers import cosines, divergence, mixed, not_true, not_true_distillation, weighted
+from reference_regularizers import cosines, divergence, mixed, not_true, not_true_distillation, weighted
 from tiny import MODEL_BYTES, agree, gap, problem, seen, traffic, train
 
 from fedloom.methods.ntd import NTD
@@ -14,7 +14,7 @@ from fedloom.methods.ntd import NTD
 
 @pytest.mark.parametrize(("weight", "t", "batch"), [(1.0, 1.0, "full"), (0.3, 3.0, 64)])
 def test_the_divergence_over_not_true_classes_is_added(weight: float, t: float, batch: int | str) -> None:
-    run = train(f"ntd(weight={weight}, t={t})", batch=batch, lanes=2)
+    run = train(f"ntd(weight={weight}, t={t})", batch=batch, workers=2)
     agree(run, reference.fedavg(problem(run), weighted(cross_entropy, not_true_distillation(t), weight), teaching=True))
 
 
@@ -39,14 +39,14 @@ def test_with_all_the_weight_on_the_rest_there_is_no_distillation() -> None:
 def test_the_true_classes_logit_is_free(t: float) -> None:
     z, z_g = torch.randn(2, 8, 6, dtype=torch.double).unbind()
     y = torch.tensor([0, 5, 2, 2, 1, 4, 3, 0])
-    value = NTD(t=t).term(seen(z, z_g, y))
+    value = NTD(t=t).term(*seen(z, z_g, y))
     torch.testing.assert_close(value, t**2 * divergence(not_true(z_g, y), not_true(z, y), t))
     bent, bent_g = z.clone(), z_g.clone()
     bent[torch.arange(8), y] += 50
     bent_g[torch.arange(8), y] -= 50
-    torch.testing.assert_close(NTD(t=t).term(seen(bent, bent_g, y)), value, rtol=0, atol=0)
+    torch.testing.assert_close(NTD(t=t).term(*seen(bent, bent_g, y)), value, rtol=0, atol=0)
     live = z.clone().requires_grad_()
-    NTD(t=t).term(seen(live, z_g, y)).backward()
+    NTD(t=t).term(*seen(live, z_g, y)).backward()
     assert live.grad is not None
     assert live.grad[torch.arange(8), y].abs().max() == 0 < live.grad.abs().max()
 
@@ -54,7 +54,7 @@ def test_the_true_classes_logit_is_free(t: float) -> None:
 def test_between_two_classes_there_is_nothing_to_distil() -> None:
     z, z_g = torch.randn(2, 8, 2).unbind()
     live = z.clone().requires_grad_()
-    value = NTD().term(seen(live, z_g, torch.arange(8) % 2))
+    value = NTD().term(*seen(live, z_g, torch.arange(8) % 2))
     value.backward()
     assert value == 0
     assert live.grad is not None and live.grad.abs().max() == 0

@@ -49,7 +49,7 @@ Train = Callable[..., Run]  # names of parts -> the run of their sum
 
 @pytest.fixture(scope="module")
 def sums(tmp_path_factory: pytest.TempPathFactory) -> Train:
-    """Trains a sum on a net that is small and has normalisers, which some parts are about; each sum once."""
+    """Trains a sum on a net that is small and has normalizers, which some parts are about; each sum once."""
     folder = tmp_path_factory.mktemp("sums")
     (folder / "normed.py").write_text(NORMED)
 
@@ -125,7 +125,7 @@ def test_all_of_the_parts_that_fit_together_train_together() -> None:
     assert run.rounds[-1]["train_loss"] < run.rounds[0]["train_loss"]
 
 
-# FedDr+'s grid: every head with every regulariser
+# FedDr+'s grid: every head with every regularizer
 
 BASES = ("fedavg", "babu", "sphere", "etf", "gela", "dr")
 REGULARISERS = (
@@ -140,10 +140,10 @@ REGULARISERS = (
 RATES = {"gela": 0.005, "dr": 1.0, "sphere": 0.5}
 
 
-@pytest.mark.parametrize("regulariser", REGULARISERS, ids=lambda text: text or "none")
+@pytest.mark.parametrize("regularizer", REGULARISERS, ids=lambda text: text or "none")
 @pytest.mark.parametrize("base", BASES)
-def test_every_recipe_of_feddrplus_grid_trains(base: str, regulariser: str) -> None:
-    text = f"{base} + {regulariser}" if regulariser else base
+def test_every_recipe_of_feddrplus_grid_trains(base: str, regularizer: str) -> None:
+    text = f"{base} + {regularizer}" if regularizer else base
     fields = {**FIELDS, "rounds": 1, "split": "shards:2", "lr": RATES.get(base, 0.1)}
     run = train(text, **{**fields, "clients": 5, "fraction": 0.4})
     (line,) = run.rounds

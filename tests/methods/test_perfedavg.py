@@ -10,7 +10,7 @@ from reference_personal import own_tests, per_fedavg, plus, share_right
 from tiny import MODEL_BYTES, agree, gap, problem, traffic, train
 
 import fedloom as fl
-from fedloom.keys import torch_generator
+from fedloom.rng import torch_generator
 
 
 @pytest.mark.parametrize(
@@ -26,7 +26,7 @@ from fedloom.keys import torch_generator
 def test_steps_are_taken_with_the_gradient_after_an_inner_step(
     method: str, batch: int | str, told: tuple[float, float | None, str]
 ) -> None:
-    run = train(method, batch=batch, lr=0.05, schedule="step", lanes=2)
+    run = train(method, batch=batch, lr=0.05, schedule="step", workers=2)
     agree(run, per_fedavg(problem(run), *told), atol=2e-5)
 
 
@@ -74,7 +74,7 @@ def test_a_client_is_tested_after_adapting_on_its_own_training_images(steps: int
     assert np.mean(expected) > np.mean(before) + 0.1
     found = fl.personalize(run, epochs=0)
     assert found.accuracy == [run.clients[-1]["personal_accuracy"]]
-    assert found.globally == run.clients[-1]["accuracy"]
+    assert found.global_accuracy == run.clients[-1]["accuracy"]
 
 
 def test_it_sends_no_more_than_fedavg() -> None:

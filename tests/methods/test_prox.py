@@ -6,7 +6,7 @@ import pytest
 import reference
 import torch
 from reference import BODY, HEAD, cross_entropy, dot_regression, flat, mean
-from reference_regularisers import distillation, mixed, near, weighted
+from reference_regularizers import distillation, mixed, near, weighted
 from tiny import BODY_BYTES, MODEL_BYTES, agree, distance, gap, memories, problem, traffic, train
 
 
@@ -51,7 +51,7 @@ def test_the_term_leaves_a_frozen_head_alone() -> None:
 
 @pytest.mark.parametrize(("beta", "batch"), [(0.5, "full"), (0.99, "full"), (0.9, 64)])
 def test_as_a_mix_it_scales_the_base_loss_as_well(beta: float, batch: int | str) -> None:
-    run = train(f"prox(beta={beta}, mu=7)", batch=batch, lanes=2)
+    run = train(f"prox(beta={beta}, mu=7)", batch=batch, workers=2)
     agree(run, reference.fedavg(problem(run), mixed(cross_entropy, near(), beta), teaching=True))
 
 

@@ -14,7 +14,7 @@ from reference import read as read_weights
 from tiny import BODY_BYTES, MODEL_BYTES, agree, distance, gap, problem, traffic, train
 
 from fedloom import Part, Run
-from fedloom.methods import Client
+from fedloom.methods import ClientContext
 from fedloom.methods.robust import Trimmed
 
 
@@ -24,9 +24,9 @@ class RobustPoison(Part):
     samples: int
     by: float = 1e6
 
-    def finish(self, client: Client) -> None:
+    def after_training(self, client: ClientContext) -> None:
         if client.samples == self.samples:
-            client.w.add_(self.by)
+            client.weights.add_(self.by)
 
 
 def combined(
@@ -77,19 +77,19 @@ def poisoned(method: str, **fields: Any) -> tuple[Run, Problem, int]:
 
 @pytest.mark.parametrize(("fraction", "batch"), [(0.6, "full"), (0.8, "full"), (0.6, 64)])
 def test_the_median_is_taken_by_coordinate_for_odd_and_even_cohorts(fraction: float, batch: int | str) -> None:
-    run = train("median", fraction=fraction, batch=batch, lanes=2)
+    run = train("median", fraction=fraction, batch=batch, workers=2)
     agree(run, combined(problem(run), median))
 
 
 @pytest.mark.parametrize(("share", "fraction", "cut"), [(0.2, 1.0, 1), (0.4, 1.0, 2), (0.25, 0.8, 1), (0.3, 0.6, 0)])
 def test_the_trimmed_mean_leaves_out_the_extremes_of_each_coordinate(share: float, fraction: float, cut: int) -> None:
-    run = train(f"trimmed(share={share})", fraction=fraction, lanes=2)
+    run = train(f"trimmed(share={share})", fraction=fraction, workers=2)
     agree(run, combined(problem(run), trimmed(cut)))
 
 
 def test_an_update_longer_than_allowed_is_shortened_and_others_are_not() -> None:
     norms: list[float] = []
-    run = train("clipped(largest=0.88)", lanes=2)
+    run = train("clipped(largest=0.88)", workers=2)
     agree(run, combined(problem(run), clipped(0.88, norms)))
     assert min(norms) < 0.87 < 0.89 < max(norms)
 
@@ -138,7 +138,7 @@ def test_the_share_is_of_the_cohort_and_rounding_takes_nobody_in_or_out(share: f
     rows = torch.rand(count, 3)
     server: Any = SimpleNamespace(weights=torch.zeros(3), uploads=rows.unbind())
     expected = rows.sort(0).values[cut : count - cut].mean(0)
-    torch.testing.assert_close(Trimmed(share=share).combine(server), expected)
+    torch.testing.assert_close(Trimmed(share=share).aggregate(server), expected)
 
 
 @pytest.mark.parametrize("method", ["median", "trimmed", "clipped"])

@@ -17,7 +17,7 @@ from fedloom.methods.scaffold import effective_steps
 def test_weights_and_controls_are_the_papers_when_clients_come_and_go(
     momentum: float, decay: float, batch: int | str
 ) -> None:
-    run = train("scaffold", momentum=momentum, weight_decay=decay, batch=batch, rounds=4, lanes=2)
+    run = train("scaffold", momentum=momentum, weight_decay=decay, batch=batch, rounds=4, workers=2)
     told = problem(run)
     assert len({tuple(cohort) for cohort in told.cohorts}) > 1
     w, c, c_i = reference.scaffold(told)
@@ -72,7 +72,7 @@ def test_the_control_travels_beside_the_model() -> None:
     assert traffic(train("scaffold")) == {(2 * MODEL_BYTES, 2 * MODEL_BYTES)}
 
 
-def test_controls_cover_only_what_is_exchanged() -> None:
+def test_controls_cover_only_what_is_shared() -> None:
     run = train("scaffold + babu")
     assert traffic(run) == {(2 * BODY_BYTES, 2 * BODY_BYTES)}
     assert 4 * len(checkpoint(run)["server.scaffold.control"]) == BODY_BYTES

@@ -32,7 +32,7 @@ def test_they_are_gram_schmidts_of_the_drawn_head() -> None:
 
 @pytest.mark.parametrize(("scale", "lr", "batch"), [(1.0, 0.5, "full"), (15.0, 0.1, "full"), (10.0, 0.1, 64)])
 def test_cross_entropy_of_scaled_cosines_is_trained(scale: float, lr: float, batch: int | str) -> None:
-    run = train(f"sphere(scale={scale})", lr=lr, batch=batch, lanes=2)
+    run = train(f"sphere(scale={scale})", lr=lr, batch=batch, workers=2)
     agree(run, reference.fedavg(problem(run), on_sphere(scale), BODY))
 
 
@@ -74,7 +74,7 @@ def test_too_few_dimensions_are_refused() -> None:
 
 
 def test_calibration_solves_the_ridge_regression_of_all_clients_images() -> None:
-    run = train("sphere(calibrate=true, ridge=0.01)", lr=0.5, rounds=2, lanes=2)
+    run = train("sphere(calibrate=true, ridge=0.01)", lr=0.5, rounds=2, workers=2)
     w, p = run.weights, problem(run)
     x, y = (np.concatenate([own[i].numpy() for own in p.data]) for i in (0, 1))
     assert len(y) == len(reference.training_images()[1])  # also of clients that no round met

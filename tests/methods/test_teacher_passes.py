@@ -10,10 +10,10 @@ from tiny import train
 from torch import Tensor
 
 import fedloom as fl
-from fedloom.methods import Client, Memory, Server, Task
+from fedloom.methods import ClientContext, ServerContext, TaskInfo, Tensors
 from fedloom.nets import Net
 
-SEEN = {"passes": 0}  # of frozen nets, in a lane
+SEEN = {"passes": 0}  # of frozen nets, in a worker
 
 
 class CountsPasses(fl.Part):
@@ -22,14 +22,14 @@ class CountsPasses(fl.Part):
     name: ClassVar[str] = "counts-passes"
     found: ClassVar[list[tuple[int, int]]] = []  # passes and steps of each client, on the server
 
-    def uploads(self, w: Tensor, task: Task) -> Memory:
+    def uploads(self, weights: Tensor, task: TaskInfo) -> Tensors:
         return {"passes": torch.zeros(1)}
 
-    def finish(self, client: Client) -> None:
+    def after_training(self, client: ClientContext) -> None:
         client.upload["passes"] = torch.tensor([float(SEEN["passes"])])
         SEEN["passes"] = 0
 
-    def after_combine(self, server: Server) -> None:
+    def after_aggregation(self, server: ServerContext) -> None:
         passes = [int(value) for value in server.extras("passes")]
         self.found.extend(zip(passes, server.steps, strict=True))
 

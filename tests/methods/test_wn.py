@@ -1,4 +1,4 @@
-"""wn: convolutions that use their weight standardised."""
+"""wn: convolutions that use their weight standardized."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from reference_norms import MAPS, Normalised, federated
+from reference_norms import MAPS, Normalized, federated
 from tiny import agree, distance, gap, problem, traffic, train
 
 from fedloom import FedloomError
@@ -21,7 +21,7 @@ def _net() -> None:
 
 def test_the_raw_weight_is_trained_sent_and_averaged() -> None:
     run = train("wn", **FIELDS)
-    agree(run, federated(problem(run), Normalised("none", wn=True)), atol=5e-5)
+    agree(run, federated(problem(run), Normalized("none", wn=True)), atol=5e-5)
     plain = train("fedavg", **FIELDS)
     assert set(run.weights) == set(plain.weights)
     assert traffic(run) == traffic(plain)

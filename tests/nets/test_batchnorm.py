@@ -1,4 +1,4 @@
-"""The three ways of a batch-normalised net."""
+"""The three ways of a batch-normalized net."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def test_evaluation_uses_the_batch_when_bn_is_batch_and_not_otherwise(bn: BatchN
     net = build("conv4", (1, 16, 16), 10, bn)
     x = batch()
     assert torch.equal(net.train()(x), net.eval()(x)) == by_batch
-    neighbours = torch.cat([x[:1], batch(1)])
-    assert torch.allclose(net(neighbours)[:1], net(x)[:1], atol=1e-5) != by_batch
+    neighbors = torch.cat([x[:1], batch(1)])
+    assert torch.allclose(net(neighbors)[:1], net(x)[:1], atol=1e-5) != by_batch
 
 
 def test_the_recipe_decides_whatever_a_users_layer_was_made_with() -> None:

@@ -12,7 +12,7 @@ from torch import Tensor
 import fedloom as fl
 from fedloom import FedloomError
 
-FIELDS = {"clients": 10, "fraction": 0.2, "rounds": 2, "lanes": 1, "eval_every": 0}
+FIELDS = {"clients": 10, "fraction": 0.2, "rounds": 2, "workers": 1, "eval_every": 0}
 
 
 def heads(method: str, **fields: object) -> tuple[Tensor, Tensor]:
@@ -44,7 +44,7 @@ def test_everything_else_is_drawn_as_before() -> None:
     assert {name for name in a if not torch.equal(a[name], b[name])} == {"head.weight"}
 
 
-def test_a_frozen_or_normalised_head_has_them_too() -> None:
+def test_a_frozen_or_normalized_head_has_them_too() -> None:
     first, last = heads("babu", head_init="orthogonal")
     assert torch.equal(first, last)
     off = gram(first) - torch.diag(gram(first).diagonal())

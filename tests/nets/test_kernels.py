@@ -17,12 +17,12 @@ from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
 import fedloom as fl
-from fedloom.cli import main
-from fedloom.deploy.plan import blank
-from fedloom.engine.setup import prepare
-from fedloom.keys import torch_generator
-from fedloom.nets import spectra
+from fedloom.cli.main import main
+from fedloom.deploy.flower.plan import blank_experiment
+from fedloom.engine.experiment import prepare
+from fedloom.nets.kernels import spectra
 from fedloom.recipe import recipe
+from fedloom.rng import torch_generator
 
 NET = """
 from torch import nn
@@ -47,7 +47,7 @@ FIELDS: dict[str, Any] = {
     "batch": 32,
     "lr": 0.125,
     "momentum": 0.5,
-    "lanes": 1,
+    "workers": 1,
     "eval_every": 0,
 }
 
@@ -98,10 +98,12 @@ def test_kernels_torch_has_the_bits_of_plain_layers_trained_by_hand_and_auto_the
     assert fl.Run(Path("torch")).recipe.kernels == "torch"
 
 
-@pytest.mark.parametrize("made", [prepare, lambda given: blank(given, (1, 8, 8), 10)], ids=["a run", "a node's plan"])
+@pytest.mark.parametrize(
+    "made", [prepare, lambda given: blank_experiment(given, (1, 8, 8), 10)], ids=["a run", "a node's plan"]
+)
 def test_nets_of_a_recipe_with_kernels_torch_have_torch_s_own_layers_alone(made: Callable[..., Any]) -> None:
     def layers(kernels: str) -> set[type]:
-        net = made(recipe({**FIELDS, "kernels": kernels})).net
+        net = made(recipe({**FIELDS, "kernels": kernels})).program.net
         return {type(module) for module in net.modules() if isinstance(module, nn.Conv2d)}
 
     assert layers("torch") == {nn.Conv2d}
@@ -110,10 +112,10 @@ def test_nets_of_a_recipe_with_kernels_torch_have_torch_s_own_layers_alone(made:
 
 @pytest.mark.parametrize("method", ["wn", "agn", "norm(kind=gn)", "fnr"])
 def test_parts_that_change_convolutions_build_on_torch_s_own(method: str) -> None:
-    net = prepare(recipe({**FIELDS, "method": method, "kernels": "torch"})).net
+    net = prepare(recipe({**FIELDS, "method": method, "kernels": "torch"})).program.net
     made = net(torch.rand(64, 1, 8, 8))
     assert not any("_Spectral" in name or "_Convolve" in name for name in operations(made))
-    quick = prepare(recipe({**FIELDS, "method": method})).net
+    quick = prepare(recipe({**FIELDS, "method": method})).program.net
     assert any("_Spectral" in name for name in operations(quick(torch.rand(64, 1, 8, 8))))
 
 
@@ -132,7 +134,7 @@ def operations(made: Tensor) -> set[str]:
 )
 def test_every_command_that_trains_has_the_flag(command: list[str]) -> None:
     with pytest.raises(SystemExit) as ended:
-        main([*command, "--kernels", "torch", "--rounds", "1", "--clients", "10", "--lanes", "1", "--name", "x"])
+        main([*command, "--kernels", "torch", "--rounds", "1", "--clients", "10", "--workers", "1", "--name", "x"])
     assert not ended.value.code
     assert all("kernels: torch" in found.read_text() for found in Path("runs").rglob("recipe.yaml"))
     assert list(Path("runs").rglob("recipe.yaml"))
@@ -167,7 +169,7 @@ torch.set_num_threads(1)
 private = sys.modules["torch._C._functorch"]
 if sys.argv[1] == "without":
     del private.is_functorch_wrapped_tensor
-from fedloom.nets import spectra
+from fedloom.nets.kernels import spectra
 assert (spectra.is_wrapped is spectra.lacks_storage) == (sys.argv[1] == "without")
 draw = torch.Generator().manual_seed(0)
 x, weight, bias = (torch.randn(shape, generator=draw) for shape in [(3, 8, 4, 6, 6), (5, 4, 3, 3), (5,)])

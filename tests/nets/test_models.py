@@ -9,8 +9,8 @@ from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
 from fedloom.errors import FedloomError
-from fedloom.keys import seeded
 from fedloom.nets import Net, build, list_models
+from fedloom.rng import seeded
 
 torch.set_num_threads(1)
 
@@ -125,13 +125,13 @@ def test_a_few_steps_on_one_batch_of_digits_lower_the_loss(model: str, side: int
     y = torch.tensor(labels[:20])
     with seeded(0, "test"):
         net = build(model, (1, side, side), 10, "running")
-    optimiser = torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9)
     losses = []
     for _ in range(12):
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         losses.append(F.cross_entropy(net(x), y))
         torch.autograd.backward(losses[-1])
-        optimiser.step()
+        optimizer.step()
     assert losses[-1] < losses[0] - 0.1
 
 

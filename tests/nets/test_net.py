@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-import fedloom.nets
+import fedloom.nets.models
 from fedloom.errors import FedloomError
 from fedloom.nets import Net, build, list_models, model, region_of, registry
 
@@ -19,9 +19,9 @@ torch.set_num_threads(1)
 
 
 class Selector(nn.Module):
-    """A normaliser of a user's own, with another one inside."""
+    """A normalizer of a user's own, with another one inside."""
 
-    normaliser = True
+    normalizer = True
 
     def __init__(self) -> None:
         super().__init__()
@@ -212,7 +212,7 @@ def test_a_new_file_in_the_package_is_a_new_model(tmp_path: Path, monkeypatch: p
         "def toy(shape, classes):\n"
         "    return nn.Flatten(), nn.Linear(shape[0] * shape[1] * shape[2], classes)\n"
     )
-    monkeypatch.setattr(fedloom.nets, "__path__", [*fedloom.nets.__path__, str(tmp_path)])
+    monkeypatch.setattr(fedloom.nets.models, "__path__", [*fedloom.nets.models.__path__, str(tmp_path)])
     monkeypatch.setattr(registry, "_models", dict(registry._models))
     try:
         assert build("toy", (1, 4, 4), 3, "running").dim == 16
@@ -224,7 +224,7 @@ def test_a_new_file_in_the_package_is_a_new_model(tmp_path: Path, monkeypatch: p
             "parameters": 30730,
         } in list_models()
     finally:
-        sys.modules.pop("fedloom.nets.toy", None)
+        sys.modules.pop("fedloom.nets.models.toy", None)
 
 
 def test_two_files_cannot_claim_one_name() -> None:

@@ -1,4 +1,4 @@
-"""Normalisers against torch's own, and against their equations."""
+"""Normalizers against torch's own, and against their equations."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from fedloom.nets import Net, set_batch_norm, use_test_batch
-from fedloom.nets.adaptive import AdaptiveGroupNorm
-from fedloom.nets.moments import moments
-from fedloom.nets.norms import FilterResponseNorm, RepresentativeBatchNorm, SwitchableNorm, ThresholdedUnit
+from fedloom.nets.layers.adaptive import AdaptiveGroupNorm
+from fedloom.nets.layers.moments import moments
+from fedloom.nets.layers.norms import FilterResponseNorm, RepresentativeBatchNorm, SwitchableNorm, ThresholdedUnit
 
 torch.set_num_threads(1)
 LAST = torch.channels_last
@@ -41,7 +41,7 @@ def saturated(choice: Literal["bn", "gn"], **given: Any) -> AdaptiveGroupNorm:
 
 
 def run(norm: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
-    """What it makes of x, and the gradient of a sum that no normaliser makes constant."""
+    """What it makes of x, and the gradient of a sum that no normalizer makes constant."""
     x = x.clone(memory_format=torch.preserve_format).requires_grad_()
     y = norm(x)
     (y * torch.linspace(-1, 2, y.numel()).view(y.shape)).sum().backward()
@@ -51,7 +51,7 @@ def run(norm: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
 
 @pytest.mark.parametrize("format", [LAST, torch.contiguous_format])
 @pytest.mark.parametrize("mix", ["std", "var"])
-def test_adaptive_with_a_saturated_selector_is_torchs_batch_normalisation(
+def test_adaptive_with_a_saturated_selector_is_torchs_batch_normalization(
     mix: Any, format: torch.memory_format
 ) -> None:
     ours, torchs = saturated("bn", mix=mix), nn.BatchNorm2d(6)
@@ -68,7 +68,7 @@ def test_adaptive_with_a_saturated_selector_is_torchs_batch_normalisation(
 
 @pytest.mark.parametrize("mode", [True, False])
 @pytest.mark.parametrize("mix", ["std", "var"])
-def test_adaptive_with_a_saturated_selector_is_torchs_group_normalisation(mix: Any, mode: bool) -> None:
+def test_adaptive_with_a_saturated_selector_is_torchs_group_normalization(mix: Any, mode: bool) -> None:
     ours, torchs = saturated("gn", mix=mix).train(mode), nn.GroupNorm(2, 6)
     like(ours, torchs)
     for a, b in zip(run(ours, maps()), run(torchs, maps()), strict=True):
@@ -181,17 +181,17 @@ def test_switchable_with_saturated_selectors_is_one_of_torchs(chosen: int, torch
     torch.testing.assert_close(norm.eval()(maps(1)), torchs.eval()(maps(1)), rtol=1e-5, atol=1e-5)
 
 
-def test_representative_begins_as_scaled_batch_normalisation_and_then_calibrates() -> None:
+def test_representative_begins_as_scaled_batch_normalization_and_then_calibrates() -> None:
     ours, torchs, x = RepresentativeBatchNorm(6), nn.BatchNorm2d(6), maps()
     torch.testing.assert_close(ours(x), torchs(x) * torch.sigmoid(torch.tensor(1.0)))
     torch.testing.assert_close((ours.running_mean, ours.running_var), (torchs.running_mean, torchs.running_var))
     torch.testing.assert_close(ours.eval()(x), torchs.eval()(x) * torch.sigmoid(torch.tensor(1.0)))
     like(ours, ours)
     with torch.no_grad():
-        ours.centre_weight.copy_(torch.linspace(-1, 1, 6))
+        ours.center_weight.copy_(torch.linspace(-1, 1, 6))
         ours.scale_weight.copy_(torch.linspace(2, 1, 6))
         ours.scale_bias.copy_(torch.linspace(0, 1, 6))
-    moved = x + ours.centre_weight.view(-1, 1, 1) * x.mean((2, 3), keepdim=True)
+    moved = x + ours.center_weight.view(-1, 1, 1) * x.mean((2, 3), keepdim=True)
     plain = nn.BatchNorm2d(6)
     plain.load_state_dict({**plain.state_dict(), "running_mean": ours.running_mean, "running_var": ours.running_var})
     for mode in (False, True):

@@ -10,9 +10,9 @@ import torch
 from smooth_nets import smooth
 from torch import Tensor, nn
 
-from fedloom.nets import products, spectra
-from fedloom.nets.net import build
-from fedloom.nets.products import Conv2d, use_products
+from fedloom.nets.build import build
+from fedloom.nets.kernels import products, spectra
+from fedloom.nets.kernels.products import Conv2d, use_products
 
 torch.set_num_threads(1)
 

@@ -11,9 +11,9 @@ import torch.nn.functional as F
 from smooth_nets import smooth
 from torch import Tensor, nn
 
-from fedloom.nets import spectra
-from fedloom.nets.net import build
-from fedloom.nets.products import use_products
+from fedloom.nets.build import build
+from fedloom.nets.kernels import spectra
+from fedloom.nets.kernels.products import use_products
 
 torch.set_num_threads(1)
 

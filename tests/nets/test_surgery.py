@@ -1,4 +1,4 @@
-"""Finding and replacing normalisers in nets of ours and of others."""
+"""Finding and replacing normalizers in nets of ours and of others."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedloom.errors import FedloomError
-from fedloom.methods import Task, method
+from fedloom.methods import TaskInfo, method
 from fedloom.nets import Net, Shape, build, region_of
-from fedloom.nets.adaptive import AdaptiveGroupNorm
-from fedloom.nets.norms import FilterResponseNorm, SwitchableNorm, ThresholdedUnit
-from fedloom.nets.surgery import places
+from fedloom.nets.layers.adaptive import AdaptiveGroupNorm
+from fedloom.nets.layers.norms import FilterResponseNorm, SwitchableNorm, ThresholdedUnit
+from fedloom.nets.layers.surgery import places
 
 torch.set_num_threads(1)
 COUNTS = {"lenet": 2, "conv4": 4, "vgg11": 8, "mobilenet": 27, "resnet18": 20, "cnn": 3}
@@ -22,7 +22,7 @@ COUNTS = {"lenet": 2, "conv4": 4, "vgg11": 8, "mobilenet": 27, "resnet18": 20, "
 
 def rebuilt(net: Net, text: str, shape: Shape) -> Net:
     for part in method(text).parts:
-        net = part.build(net, Task(shape, 10, clients=5, samples=100, rounds=10, seed=0))
+        net = part.build(net, TaskInfo(shape, 10, clients=5, samples=100, rounds=10, seed=0))
     return net
 
 
@@ -31,7 +31,7 @@ def kinds(net: Net) -> Counter[type]:
 
 
 @pytest.mark.parametrize("model", COUNTS)
-def test_every_net_of_ours_takes_every_normaliser(model: str) -> None:
+def test_every_net_of_ours_takes_every_normalizer(model: str) -> None:
     shape, count = (3, 32, 32), COUNTS[model]
     for text, kind in (
         ("fednn", AdaptiveGroupNorm),
@@ -60,7 +60,7 @@ def test_the_other_kinds(model: str, kind: str) -> None:
     assert (norms == 0) == (kind == "none")
 
 
-def test_an_inserted_normaliser_stands_between_convolution_and_activation_and_names_stay() -> None:
+def test_an_inserted_normalizer_stands_between_convolution_and_activation_and_names_stay() -> None:
     shape = (3, 32, 32)
     plain, net = (build("lenet", shape, 10, "running") for _ in range(2))
     net.load_state_dict(plain.state_dict())
@@ -76,7 +76,7 @@ def test_an_inserted_normaliser_stands_between_convolution_and_activation_and_na
     torch.testing.assert_close(net(x), plain.head(f))
 
 
-def test_thresholds_stand_where_a_relu_followed_a_normaliser() -> None:
+def test_thresholds_stand_where_a_relu_followed_a_normalizer() -> None:
     shape = (3, 32, 32)
     lenet = rebuilt(build("lenet", shape, 10, "running"), "norm(kind=frn)", shape)
     assert (kinds(lenet)[ThresholdedUnit], kinds(lenet)[nn.ReLU]) == (2, 2)  # the fully connected ones keep theirs
@@ -87,7 +87,7 @@ def test_thresholds_stand_where_a_relu_followed_a_normaliser() -> None:
 
 
 class Odd(nn.Module):
-    """As users write nets: functional activations, a list of blocks, a sum, one ReLU for all, a normaliser of vectors."""
+    """As users write nets: functional activations, a list of blocks, a sum, one ReLU for all, a normalizer of vectors."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -121,7 +121,7 @@ def test_a_net_of_a_users_own_is_rebuilt() -> None:
 
 @pytest.mark.parametrize("kind", ["in", "frn", "rbn", "sn"])
 def test_kinds_that_need_maps_are_refused_for_vectors(kind: str) -> None:
-    with pytest.raises(FedloomError, match=f"body.fc_bn normalises vectors, and {kind} needs maps"):
+    with pytest.raises(FedloomError, match=f"body.fc_bn normalizes vectors, and {kind} needs maps"):
         rebuilt(odd(), f"norm(kind={kind})", (1, 8, 8))
 
 
@@ -132,7 +132,7 @@ def test_a_relu_that_others_use_too_stays() -> None:
     assert (kinds(net)[FilterResponseNorm], kinds(net)[ThresholdedUnit], kinds(net)[nn.ReLU]) == (3, 0, 1)
 
 
-def test_a_normaliser_with_two_names_is_replaced_under_both() -> None:
+def test_a_normalizer_with_two_names_is_replaced_under_both() -> None:
     body = nn.Sequential(
         nn.Conv2d(1, 4, 1), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 4, 1), nn.Identity(), nn.Flatten()
     )
@@ -142,13 +142,13 @@ def test_a_normaliser_with_two_names_is_replaced_under_both() -> None:
     assert net.body.get_submodule("1") is net.body.get_submodule("4")
 
 
-def test_layers_that_normalise_another_axis_are_refused() -> None:
+def test_layers_that_normalize_another_axis_are_refused() -> None:
     body = nn.Sequential(nn.Flatten(2), nn.LayerNorm(4), nn.Flatten())
-    with pytest.raises(FedloomError, match=r"body.1 \(LayerNorm\) normalises the last axes of \(3, 4\)"):
+    with pytest.raises(FedloomError, match=r"body.1 \(LayerNorm\) normalizes the last axes of \(3, 4\)"):
         rebuilt(Net(body, nn.Linear(12, 10), 12, 10), "agn(groups=1)", (3, 2, 2))
 
 
-def test_one_pixel_is_too_little_for_instance_normalisation() -> None:
+def test_one_pixel_is_too_little_for_instance_normalization() -> None:
     with pytest.raises(FedloomError, match="sees maps of one pixel, of which in leaves nothing"):
         rebuilt(build("mobilenet", (1, 8, 8), 10, "running"), "norm(kind=in)", (1, 8, 8))
 

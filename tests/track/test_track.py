@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 import fedloom as fl
-from fedloom.run import Silent
-from fedloom.track.tracker import flat
+from fedloom import RunCallback
+from fedloom.track.tracker import flatten
 
-FIELDS = {"clients": 10, "fraction": 0.5, "rounds": 3, "lanes": 1, "model": "linear"}
+FIELDS = {"clients": 10, "fraction": 0.5, "rounds": 3, "workers": 1, "model": "linear"}
 NAMES = ("train_loss", "test_accuracy", "seconds", "bytes_up", "lr", "lost")
 
 
@@ -77,7 +77,7 @@ def test_an_unknown_or_missing_tracker_is_refused_before_anything_is_written(mon
     with pytest.raises(fl.FedloomError, match="track: 'tensorbord' is unknown; allowed are tensorboard, mlflow, wandb"):
         fl.run(FIELDS, track="tensorbord", out="x")
     monkeypatch.setitem(sys.modules, "wandb", None)
-    with pytest.raises(fl.FedloomError, match="track: wandb is not installed; get it with: pip install"):
+    with pytest.raises(fl.FedloomError, match="track: wandb is not installed; install it with: pip install"):
         fl.run(FIELDS, track="tensorboard,wandb", out="x")
     assert not Path("x").exists()
 
@@ -85,22 +85,22 @@ def test_an_unknown_or_missing_tracker_is_refused_before_anything_is_written(mon
 def test_a_tracker_that_fails_is_told_about_and_the_run_goes_on() -> None:
     pytest.importorskip("tensorboard")
 
-    class Hears(Silent):
+    class Hears(RunCallback):
         def __init__(self) -> None:
             self.notes: list[str] = []
 
-        def begin(self, experiment: Any, folder: Path, done: int) -> None:
+        def run_started(self, experiment: Any, folder: Path, done: int) -> None:
             (folder / "tensorboard").write_text("a file where the tracker wants a folder")
 
         def note(self, text: str) -> None:
             self.notes.append(text)
 
     watcher = Hears()
-    run = fl.run(FIELDS, track="tensorboard", out="x", watcher=watcher)
+    run = fl.run(FIELDS, track="tensorboard", out="x", callbacks=[watcher])
     assert run.summary["rounds"] == 3
     assert len([text for text in watcher.notes if text.startswith("tracking with tensorboard")]) == 1
 
 
 def test_nested_numbers_are_told_by_path() -> None:
     given = {"a": 1, "b": {"c": 0.5, "d": [1, 2]}, "e": "text", "f": None, "g": True}
-    assert flat(given) == {"a": 1.0, "b/c": 0.5, "b/d/0": 1.0, "b/d/1": 2.0}
+    assert flatten(given) == {"a": 1.0, "b/c": 0.5, "b/d/0": 1.0, "b/d/1": 2.0}

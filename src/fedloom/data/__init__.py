@@ -1,18 +1,19 @@
-"""Image sets as uint8 tensors, splits (who holds what), and whole batches made ready for a network."""
+"""Datasets as uint8 tensors, splits (which client holds which images), and the transform of a batch."""
 
-from fedloom.data.normalize import check_normalize, normalization
-from fedloom.data.pipeline import Augment, Pipeline
-from fedloom.data.sets import ImageSet, list_sets, load
-from fedloom.data.splits import check_spec, list_splits, split, stage_rounds, stages
-from fedloom.data.splits.holding import Holding, Pictures
-from fedloom.data.splits.partition import Partition
+from fedloom.data.dataset import ImageSet, load
+from fedloom.data.partition.partition import Partition
+from fedloom.data.sources import list_sets
+from fedloom.data.split import check_spec, list_splits, split, stage_rounds, stages
+from fedloom.data.split.view import ClientViews, LabeledImages
+from fedloom.data.transforms.images import Augment, Pipeline
+from fedloom.data.transforms.normalize import check_normalize, normalization
 
 __all__ = [
     "Augment",
-    "Holding",
+    "ClientViews",
     "ImageSet",
+    "LabeledImages",
     "Partition",
-    "Pictures",
     "Pipeline",
     "check_normalize",
     "check_spec",

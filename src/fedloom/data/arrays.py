@@ -1,9 +1,11 @@
-"""The content of an image set as checked numpy arrays: what every reader hands over and what the cache stores.
+"""A dataset as checked numpy arrays: what every source returns and what the cache stores.
 
-Labels are class numbers 0, 1, 2 and so on. Texts become numbers in sorted order (numerals by value) and are the classes'
-names; beside `class_names` each must be one of those. Numbers that begin above 0, as 1 to C do, are moved down to 0 to C - 1
-and become the names. Numbers that begin at 0 stay as they are, and so do all numbers beside `class_names`: gaps are classes
-without images.
+Labels become class numbers 0, 1, 2 and so on:
+- Text labels are numbered in sorted order (numerals by value) and become the class names. If `class_names` is given,
+  each label must be one of them.
+- Integer labels that start above 0, such as 1 to C, are renumbered from 0; the original numbers become the class names.
+- Integer labels that start at 0, and all integer labels given together with `class_names`, are kept. A gap is a class
+  without images.
 """
 
 from __future__ import annotations
@@ -19,14 +21,15 @@ from fedloom.errors import FedloomError, brief, shown
 
 Array = npt.NDArray[Any]
 Content = dict[str, Array]
-"""Arrays by the key they have in an npz file: train_x, train_y, test_x, test_y, or x and y; the rest is optional."""
+"""Unchecked arrays by their key in an npz file: train_x, train_y, test_x, test_y, or x and y; the rest is optional."""
 
-HOLD_OUT = 5  # without a test set of its own, every fifth image of a set is test
-MOST_CLASSES = 1_000_000  # a larger label is an identifier that was taken for a class
+HOLD_OUT = 5  # a dataset without a test set holds out every fifth image
+MOST_CLASSES = 1_000_000  # larger labels are identifiers, not classes
+IMAGE_FORMAT = "images must be uint8 of shape N,H,W,C or N,H,W"
 
 
 @dataclass(frozen=True, eq=False)
-class Arrays:
+class ImageArrays:
     """Images as uint8 N,H,W,C, everything else as int64 N; the fields are named as in ImageSet."""
 
     train_x: Array
@@ -41,32 +44,35 @@ class Arrays:
     test_writer: Array | None = None
 
     def present(self) -> Content:
+        """The arrays by name, without those that are None."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         return {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
 
 
-def check(where: str, content: Content, renumber: bool = True) -> Arrays:
-    """The arrays of a reader, or one sentence about the first thing that is wrong; takes the content apart.
+def check(where: str, content: Content, renumber: bool = True) -> ImageArrays:
+    """Check what a source has read; raises an error about the first problem. Consumes `content`.
 
-    `renumber`: numbers that begin above 0 are moved down; not for images whose numbers are somebody else's.
+    `where`: the source, as error messages name it. `renumber=False` keeps integer labels that start above 0.
     """
     content = _divide(where, content) if "x" in content and "train_x" not in content else content
     for key in ("train_x", "train_y", "test_x", "test_y"):
         if key not in content:
-            found = ", ".join(sorted(content)) or "no key at all"
+            keys = ", ".join(sorted(content)) or "no keys"
             raise FedloomError(
-                f"{where}: the key {key} is missing; expected are train_x, train_y, test_x and test_y, "
-                f"or x, y and optionally is_test; found are {found}"
+                f"{where}: the key {key} is missing; expected train_x, train_y, test_x and test_y, "
+                f"or x, y and optionally is_test; found {keys}"
             )
     for key in ("domain", "writer"):
         if key in content:
-            raise FedloomError(f"{where}: the key {key} goes with x and y; beside train_x use train_{key}, test_{key}")
+            raise FedloomError(
+                f"{where}: the key {key} goes with x and y; with train_x, use train_{key} and test_{key}"
+            )
     train_x = _images(where, "train_x", content.pop("train_x"))
     test_x = _images(where, "test_x", content.pop("test_x"))
     if train_x.shape[1:] != test_x.shape[1:]:
         raise FedloomError(
             f"{where}: images of test_x are {_shape(test_x)} and those of train_x {_shape(train_x)}; "
-            "both are expected to have one shape"
+            "both must have the same shape"
         )
     _number_texts(where, content)
     numbers = {}
@@ -77,7 +83,7 @@ def check(where: str, content: Content, renumber: bool = True) -> Arrays:
     if renumber:
         _begin_at_zero(where, content, numbers)
     domains = [numbers[key] for key in ("train_domain", "test_domain") if key in numbers]
-    return Arrays(
+    return ImageArrays(
         train_x=train_x,
         test_x=test_x,
         class_names=_names(where, "class_names", content, [numbers["train_y"], numbers["test_y"]]),
@@ -87,9 +93,9 @@ def check(where: str, content: Content, renumber: bool = True) -> Arrays:
 
 
 def statistics(x: Array, scale: float) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and population deviation of x / scale by channel; 1 stands for the deviation of a constant channel.
+    """Mean and population standard deviation of x / scale per channel; the deviation of a constant channel is 1.
 
-    Computed from counts of the 256 values in whole numbers, so the only rounding is that of the result.
+    Computed from counts of the 256 values in integers, so only the result is rounded.
     """
     means, deviations = [], []
     for channel in range(x.shape[3]):
@@ -106,8 +112,8 @@ def statistics(x: Array, scale: float) -> tuple[tuple[float, ...], tuple[float, 
     return tuple(means), tuple(deviations)
 
 
-def digest(arrays: Arrays, scale: float) -> str:
-    """The identity of what a run sees: all arrays and the scale, not the names or where they came from."""
+def digest(arrays: ImageArrays, scale: float) -> str:
+    """Identifies the data that a run uses: all arrays and the scale, but not names or the source."""
     hasher = hashlib.blake2b(f"scale {scale:g}".encode(), digest_size=16)
     for name, values in sorted(arrays.present().items()):
         hasher.update(f"{name} {values.dtype.str} {values.shape}".encode())
@@ -116,44 +122,44 @@ def digest(arrays: Arrays, scale: float) -> str:
 
 
 def _number_texts(where: str, content: Content) -> None:
-    """Class numbers in place of labels that are texts, in place; their names are kept as class_names."""
+    """Replace text labels by class numbers, in place; the texts become class_names."""
     keys = [key for key in ("train_y", "test_y") if content[key].dtype.kind in "US" and content[key].ndim == 1]
     if not keys:
         return
     if len(keys) < 2:
-        raise FedloomError(f"{where}: {keys[0]} holds texts; train_y and test_y are expected to be of one kind")
+        raise FedloomError(f"{where}: {keys[0]} holds texts; train_y and test_y must be of the same kind")
     try:
         labels = {key: content[key].astype(str) for key in keys}
     except UnicodeDecodeError:
-        raise FedloomError(f"{where}: labels are bytes that are no ASCII text; store them as str") from None
-    found = sorted({str(name) for values in labels.values() for name in np.unique(values)})
-    if all(name.isascii() and name.isdecimal() for name in found):
-        found.sort(key=lambda name: (len(name.lstrip("0")), name.lstrip("0")))
-    names = [str(name) for name in content["class_names"]] if _named(content) else found
-    place = {name: number for number, name in enumerate(names)}
-    if unknown := [name for name in found if name not in place]:
+        raise FedloomError(f"{where}: labels are bytes that are not ASCII; store them as str") from None
+    distinct = sorted({str(name) for values in labels.values() for name in np.unique(values)})
+    if all(name.isascii() and name.isdecimal() for name in distinct):
+        distinct.sort(key=lambda name: (len(name.lstrip("0")), name.lstrip("0")))
+    names = [str(name) for name in content["class_names"]] if _named(content) else distinct
+    number_of = {name: number for number, name in enumerate(names)}
+    if unknown := [name for name in distinct if name not in number_of]:
         raise FedloomError(
-            f"{where}: the label {shown(unknown[0])} is none of class_names, which are {brief(', '.join(names))}"
+            f"{where}: the label {shown(unknown[0])} is not in class_names, which are {brief(', '.join(names))}"
         )
     for key, values in labels.items():
         kinds, inverse = np.unique(values, return_inverse=True)
-        content[key] = np.array([place[str(name)] for name in kinds], dtype=np.int64)[inverse]
+        content[key] = np.array([number_of[str(name)] for name in kinds], dtype=np.int64)[inverse]
     content["class_names"] = np.array(names)
 
 
 def _begin_at_zero(where: str, content: Content, numbers: Content) -> None:
-    """Labels such as 1 to C as 0 to C - 1, in place; else class 0 would be a class without any image."""
+    """Renumber labels such as 1 to C from 0, in place; otherwise class 0 would have no images."""
     keys = ("train_y", "test_y")
-    found = np.unique(np.concatenate([np.unique(numbers[key]) for key in keys]))
-    if found[0] == 0:
+    labels = np.unique(np.concatenate([np.unique(numbers[key]) for key in keys]))
+    if labels[0] == 0:
         return
     if not _named(content):
-        numbers.update({key: np.searchsorted(found, numbers[key]) for key in keys})
-        content["class_names"] = np.array([str(label) for label in found])
-    elif found[0] == 1 and found[-1] == len(content["class_names"]):
+        numbers.update({key: np.searchsorted(labels, numbers[key]) for key in keys})
+        content["class_names"] = np.array([str(label) for label in labels])
+    elif labels[0] == 1 and labels[-1] == len(content["class_names"]):
         raise FedloomError(
-            f"{where}: labels go from 1 to {found[-1]}, and class_names has {found[-1]} names, for the classes 0 to "
-            f"{found[-1] - 1}; subtract 1 from the labels, or leave class_names out"
+            f"{where}: labels go from 1 to {labels[-1]}, but class_names has {labels[-1]} names, for the classes 0 to "
+            f"{labels[-1] - 1}; subtract 1 from the labels, or leave class_names out"
         )
 
 
@@ -163,16 +169,14 @@ def _named(content: Content) -> bool:
 
 
 def _divide(where: str, content: Content) -> Content:
-    """Keys train_* and test_* out of x, y, domain and writer, by is_test or else by taking every fifth image."""
+    """Split x, y, domain and writer into train_* and test_*: by is_test, or by holding out every fifth image."""
     x = content.pop("x")
     if x.ndim < 3:
-        raise FedloomError(f"{where}: x is {_kind(x)}; images are expected as uint8 of shape N,H,W,C or N,H,W")
+        raise FedloomError(f"{where}: x is {_kind(x)}; {IMAGE_FORMAT}")
     if "is_test" in content:
         flags = content.pop("is_test")
         if flags.shape != x.shape[:1] or flags.dtype.kind not in "biu" or not np.isin(flags, (0, 1)).all():
-            raise FedloomError(
-                f"{where}: is_test is {_kind(flags)}; expected is a 0 or 1 for each of the {len(x)} images"
-            )
+            raise FedloomError(f"{where}: is_test is {_kind(flags)}; expected a 0 or 1 for each of the {len(x)} images")
         test = flags.astype(bool)
     else:
         test = np.arange(len(x)) % HOLD_OUT == 0
@@ -182,24 +186,24 @@ def _divide(where: str, content: Content) -> Content:
             values = content.pop(kind)
             if values.shape != test.shape:
                 raise FedloomError(
-                    f"{where}: {kind} is {_kind(values)}; expected is one number for each of {len(x)} images"
+                    f"{where}: {kind} is {_kind(values)}; expected one number for each of the {len(x)} images"
                 )
             divided |= {f"train_{kind}": values[~test], f"test_{kind}": values[test]}
         elif kind == "y":
-            raise FedloomError(f"{where}: the key y is missing; expected beside x is y, one class number an image")
+            raise FedloomError(f"{where}: the key y is missing; x needs y, one class number per image")
     return divided | content
 
 
 def _images(where: str, key: str, x: Array) -> Array:
     if x.dtype != np.uint8:
-        raise FedloomError(f"{where}: {key} is {_kind(x)}; images are expected as uint8 of shape N,H,W,C or N,H,W")
+        raise FedloomError(f"{where}: {key} is {_kind(x)}; {IMAGE_FORMAT}")
     x = x[..., None] if x.ndim == 3 else x
     if x.ndim != 4 or 0 in x.shape[1:]:
-        raise FedloomError(f"{where}: {key} is {_kind(x)}; images are expected as uint8 of shape N,H,W,C or N,H,W")
+        raise FedloomError(f"{where}: {key} is {_kind(x)}; {IMAGE_FORMAT}")
     if len(x) == 0:
-        raise FedloomError(f"{where}: {key} is empty; at least one training and one test image are expected")
+        raise FedloomError(f"{where}: {key} is empty; at least one training and one test image are needed")
     if x.shape[1] in (1, 3) and x.shape[2] == x.shape[3] > 4:
-        raise FedloomError(f"{where}: {key} is {_kind(x)}, channels first; expected is N,H,W,C, channels last")
+        raise FedloomError(f"{where}: {key} is {_kind(x)}, channels first; expected N,H,W,C, channels last")
     return x
 
 
@@ -207,26 +211,24 @@ def _numbers(where: str, key: str, values: Array, count: int) -> Array:
     what = "class" if key.endswith("_y") else key.partition("_")[2]
     if values.dtype.kind not in "iu" or values.ndim != 1:
         raise FedloomError(
-            f"{where}: {key} is {_kind(values)}; expected is one whole number, the {what}, for each image"
+            f"{where}: {key} is {_kind(values)}; expected one integer per image, the {what}"
             + (", or one text" if what == "class" else "")
         )
     if len(values) != count:
         images = key.partition("_")[0] + "_x"
-        raise FedloomError(
-            f"{where}: {key} has {len(values)} entries; expected are {count}, one for each image of {images}"
-        )
+        raise FedloomError(f"{where}: {key} has {len(values)} entries; expected {count}, one per image of {images}")
     low, high = int(values.min()), int(values.max())
     if low < 0 or high >= (2**63 if what == "writer" else MOST_CLASSES):
         bad = low if low < 0 else high
-        raise FedloomError(f"{where}: {key} holds {bad}; each {what} is expected to be a number 0, 1, 2 and so on")
+        raise FedloomError(f"{where}: {key} holds {bad}; each {what} must be a number 0, 1, 2 and so on")
     return values.astype(np.int64)
 
 
 def _names(where: str, key: str, content: Content, numbers: list[Array]) -> tuple[str, ...]:
-    """Given names first, then the plain number of each class or domain that has none."""
+    """The given names; a class or domain without one is named by its number."""
     given = content.get(key, np.empty(0, "U1"))
     if given.ndim != 1 or given.dtype.kind != "U":
-        raise FedloomError(f"{where}: {key} is {_kind(given)}; expected is a list of texts, one name each")
+        raise FedloomError(f"{where}: {key} is {_kind(given)}; expected a list of texts, one name each")
     count = max([len(given), *(int(values.max()) + 1 for values in numbers)])
     return tuple(str(name) for name in given) + tuple(str(number) for number in range(len(given), count))
 

@@ -1,8 +1,8 @@
-"""Decoded image sets on disk, one folder each, so that every start after the first only maps files into memory.
+"""Decoded datasets on disk, one folder each: every start after the first memory-maps the files.
 
-A folder is written under another name and renamed when it is complete, so it is there whole or not at all, and of
-two processes that build the same one the second to finish uses the first one's. meta.json says what each file must
-look like; a folder that differs is built again.
+A folder is written under a temporary name and renamed when it is complete, so it is never half-written. If two processes
+build the same folder, the second to finish uses the folder of the first. meta.json records the shape, type and checksum of
+each file; a folder that does not match is built again.
 """
 
 from __future__ import annotations
@@ -25,77 +25,75 @@ import numpy as np
 from fedloom.data.arrays import Array, Content
 from fedloom.errors import FedloomError
 
-FORMAT = 2  # goes up when the same file would be kept otherwise
+FORMAT = 2  # increase it when the layout of a folder changes
 META = "meta.json"
-ABANDONED = 24 * 3600.0  # seconds after which a half-written folder belongs to a process that is gone
+ABANDONED = 24 * 3600.0  # seconds; the process that wrote an older temporary folder is gone
 Facts: TypeAlias = dict[str, Any]
 
 
 def folder_of(name: str, *identity: str) -> Path:
-    """Where the set with this name and identity is kept: under $FEDLOOM_CACHE or ~/.cache/fedloom."""
+    """The cache folder of a dataset, under $FEDLOOM_CACHE or ~/.cache/fedloom."""
     root = Path(os.environ.get("FEDLOOM_CACHE") or "~/.cache/fedloom").expanduser()
     key = hashlib.blake2b(json.dumps([FORMAT, *identity]).encode(), digest_size=10).hexdigest()
     return root / f"{re.sub('[^A-Za-z0-9_-]+', '-', name)[:60]}-{key}"
 
 
 def fetch(folder: Path, build: Callable[[], tuple[Content, Facts]]) -> tuple[Content, Facts]:
-    """The arrays, mapped copy-on-write, and the facts kept in this folder, built first unless it is there and whole."""
+    """The arrays (mapped copy-on-write) and facts of a folder; calls `build` first if it is missing or damaged."""
     for _ in range(5):  # another process may be replacing the folder at the same time
-        kept = _open(folder)
-        if kept is not None:
-            return kept
+        cached = _open(folder)
+        if cached is not None:
+            return cached
         arrays, facts = build()
         try:
             _write(folder, arrays, facts)
         except OSError as error:
             raise FedloomError(
                 f"the cache folder {folder.parent} cannot be written ({error.strerror or error}); "
-                "set FEDLOOM_CACHE to a folder with room that can be"
+                "set FEDLOOM_CACHE to a writable folder with enough space"
             ) from error
-    raise FedloomError(
-        f"the cache folder {folder} does not keep what is written to it; set FEDLOOM_CACHE to another disk"
-    )
+    raise FedloomError(f"the cache folder {folder} loses what is written to it; set FEDLOOM_CACHE to another disk")
 
 
 def _open(folder: Path) -> tuple[Content, Facts] | None:
     try:
         meta = json.loads((folder / META).read_bytes())
-        arrays = {name: _map(folder / f"{name}.npy", seen) for name, seen in meta["arrays"].items()}
+        arrays = {name: _map(folder / f"{name}.npy", expected) for name, expected in meta["arrays"].items()}
         facts: Facts = meta["facts"]
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
     return arrays, facts
 
 
-def _map(path: Path, seen: list[Any]) -> Array:
+def _map(path: Path, expected: list[Any]) -> Array:
     values = np.lib.format.open_memmap(path, mode="c")
-    if _description(path.stem, values) != seen:
+    if _description(path.stem, values) != expected:
         raise ValueError(f"{path} is not the file that was written")
     return values
 
 
 def _description(name: str, values: Array) -> list[Any]:
-    """Shape and type, and a checksum of all but the images, which are too large to read at every start."""
+    """Shape, type and checksum; no checksum for images, which are too large to read at every start."""
     return [list(values.shape), values.dtype.str, None if name.endswith("_x") else zlib.crc32(values.data)]
 
 
 def _write(folder: Path, arrays: Content, facts: Facts) -> None:
     folder.parent.mkdir(parents=True, exist_ok=True)
-    _sweep(folder.parent)
-    draft = _aside(folder)
+    _remove_abandoned(folder.parent)
+    draft = _temporary(folder)
     try:
         draft.mkdir()
-        seen = {}
+        descriptions = {}
         for name, values in arrays.items():
             path = draft / f"{name}.npy"
             values = np.ascontiguousarray(values)
             with path.open("wb") as file:
                 np.lib.format.write_array(file, values, allow_pickle=False)
-                _settle(file)
-            seen[name] = _description(name, values)
+                _sync(file)
+            descriptions[name] = _description(name, values)
         with (draft / META).open("w") as meta:
-            json.dump({"arrays": seen, "facts": facts}, meta)
-            _settle(meta)
+            json.dump({"arrays": descriptions, "facts": facts}, meta)
+            _sync(meta)
         _install(draft, folder)
     finally:
         shutil.rmtree(draft, ignore_errors=True)
@@ -111,26 +109,26 @@ def _install(draft: Path, folder: Path) -> None:
                 raise
         if _open(folder) is not None:  # another process was first, with the same content
             return
-        damaged = _aside(folder)
+        damaged = _temporary(folder)
         try:
             folder.rename(damaged)
         except FileNotFoundError:
-            continue  # another process took it away
+            continue  # another process removed it
         _remove(damaged)
 
 
-def _settle(file: IO[Any]) -> None:
-    """On the disk before the rename is: otherwise a power cut could leave a whole-looking folder of zeros."""
+def _sync(file: IO[Any]) -> None:
+    """Write to disk before the rename; otherwise a power cut could leave a folder of zeros that looks complete."""
     file.flush()
     os.fsync(file.fileno())
 
 
-def _aside(folder: Path) -> Path:
+def _temporary(folder: Path) -> Path:
     return folder.with_name(f".{folder.name}.{uuid.uuid4().hex}")
 
 
-def _sweep(root: Path) -> None:
-    """Remove what killed processes left half-written: only names that _aside makes, as the root may be any folder."""
+def _remove_abandoned(root: Path) -> None:
+    """Remove temporary folders of killed processes: only names that `_temporary` makes, as the root may be any folder."""
     for path in root.iterdir():
         if re.fullmatch(r"\.[A-Za-z0-9_-]+-[0-9a-f]{20}\.[0-9a-f]{32}", path.name):
             try:

@@ -1,12 +1,12 @@
 """Fifteen of the nineteen corruptions of CIFAR-10-C (Hendrycks and Dietterich 2019), with numpy, scipy and pillow.
 
-Each takes one image H,W,C with values 0 to 1, a severity 0 to 4 and a generator, and returns an image of that shape, to
-be cut to 0 to 1. Constants are those of the published generator for 32 x 32 images, whatever the size. Not made here
+Each takes one image H,W,C with values 0 to 1, a severity 0 to 4 and a generator, and returns an image of the same shape,
+which the caller clips to [0, 1]. The constants are those of the published code for 32 x 32 images, at every size. Left out
 are motion_blur and snow (ImageMagick's motion blur), frost (photographs of frost) and spatter (OpenCV's edges and
 distances).
 
-Departures: results are rounded, not cut, to whole levels at the end, with no rounding before it (jpeg and pixelate work
-on whole levels by nature); elastic_transform interpolates between pixels exactly, OpenCV in steps of 1/32.
+Departures: results are rounded to 8 bits once, at the end, where the original truncates (jpeg and pixelate always work on
+8 bits); elastic_transform interpolates between pixels exactly, OpenCV in steps of 1/32.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ def gaussian_noise(x: Pixels, level: int, random: np.random.Generator) -> Pixels
 
 
 def shot_noise(x: Pixels, level: int, random: np.random.Generator) -> Pixels:
-    """Photons are counted: Poisson with a mean of c x."""
+    """Photon counts: Poisson with mean c x."""
     c = (500, 250, 100, 75, 50)[level]
     return np.asarray(random.poisson(x * c) / c)
 
 
 def impulse_noise(x: Pixels, level: int, random: np.random.Generator) -> Pixels:
-    """A share of all values becomes black or white, evenly."""
+    """A share of all values becomes 0 or 1, with equal probability."""
     hit = random.random(x.shape) < (0.01, 0.02, 0.03, 0.05, 0.07)[level]
     return np.where(hit, (random.random(x.shape) < 0.5).astype(float), x)
 
@@ -50,7 +50,7 @@ def gaussian_blur(x: Pixels, level: int, random: np.random.Generator) -> Pixels:
 
 
 def defocus_blur(x: Pixels, level: int, random: np.random.Generator) -> Pixels:
-    """Correlation with a disk that is itself smoothed by a Gaussian of 3 x 3; the border mirrors without its edge."""
+    """Correlation with a disk that is smoothed by a 3 x 3 Gaussian; the border is mirrored without its edge."""
     radius, smooth = ((0.3, 0.4), (0.4, 0.5), (0.5, 0.6), (1.0, 0.2), (1.5, 0.1))[level]
     side = np.arange(-3, 4)
     disk = (side[:, None] ** 2 + side**2 <= radius**2).astype(float)
@@ -60,10 +60,10 @@ def defocus_blur(x: Pixels, level: int, random: np.random.Generator) -> Pixels:
 
 
 def glass_blur(x: Pixels, level: int, random: np.random.Generator) -> Pixels:
-    """Blurred, then each pixel takes the value of one up to a row above and a column to the left, blurred again.
+    """Blur, replace each pixel by one up to a row above and a column to the left, blur again.
 
-    The published code means to exchange the two, but overwrites one; as it goes from the last pixel to the first, what
-    it reads is never overwritten yet, so all pixels can be taken at once.
+    The published code means to swap the two pixels, but overwrites one. It goes from the last pixel to the first, so it
+    never reads an overwritten pixel, and all pixels can be replaced at once.
     """
     sigma, times = ((0.05, 1), (0.25, 1), (0.4, 1), (0.25, 2), (0.4, 2))[level]
     x = _blurred(x, sigma)
@@ -77,7 +77,7 @@ def glass_blur(x: Pixels, level: int, random: np.random.Generator) -> Pixels:
 
 
 def zoom_blur(x: Pixels, level: int, random: np.random.Generator) -> Pixels:
-    """The mean of the image and of its middle, enlarged by 1 to 6, 11, 16, 21 or 26 steps of one percent."""
+    """The mean of the image and of its center, enlarged in 6, 11, 16, 21 or 26 steps of one percent."""
     steps = (6, 11, 16, 21, 26)[level]
     return np.asarray((x + sum(_enlarged(x, 1 + step / 100) for step in range(steps))) / (steps + 1))
 
@@ -92,7 +92,7 @@ def fog(x: Pixels, level: int, random: np.random.Generator) -> Pixels:
 
 
 def brightness(x: Pixels, level: int, random: np.random.Generator) -> Pixels:
-    """HSV's value, the largest channel, rises; hue and saturation stay."""
+    """The HSV value (largest channel) increases; hue and saturation stay the same."""
     value = x.max(axis=2, keepdims=True)
     raised = np.minimum(value + (0.05, 0.1, 0.15, 0.2, 0.3)[level], 1)
     return np.asarray(np.where(value > 0, x * raised / np.where(value > 0, value, 1), raised))
@@ -104,7 +104,7 @@ def contrast(x: Pixels, level: int, random: np.random.Generator) -> Pixels:
 
 
 def saturate(x: Pixels, level: int, random: np.random.Generator) -> Pixels:
-    """HSV's saturation s becomes a s + b. Grey has no hue; where it gains saturation it takes hue 0, red."""
+    """The HSV saturation s becomes a s + b. Gray pixels that gain saturation take hue 0, red."""
     a, b = ((0.3, 0.0), (0.1, 0.0), (1.5, 0.0), (2.0, 0.1), (2.5, 0.2))[level]
     value, least = x.max(axis=2, keepdims=True), x.min(axis=2, keepdims=True)
     spread = value - least
@@ -117,20 +117,20 @@ def saturate(x: Pixels, level: int, random: np.random.Generator) -> Pixels:
 
 def jpeg_compression(x: Pixels, level: int, random: np.random.Generator) -> Pixels:
     file = BytesIO()
-    _picture(x).save(file, "JPEG", quality=(80, 65, 58, 50, 40)[level])
-    return _array(import_module("PIL.Image").open(file), x)
+    _to_pillow(x).save(file, "JPEG", quality=(80, 65, 58, 50, 40)[level])
+    return _from_pillow(import_module("PIL.Image").open(file), x)
 
 
 def pixelate(x: Pixels, level: int, random: np.random.Generator) -> Pixels:
-    """Made smaller and larger again, by the mean of boxes."""
+    """Downscaled and upscaled with a box filter."""
     c = (0.95, 0.9, 0.85, 0.75, 0.65)[level]
-    picture, box = _picture(x), import_module("PIL.Image").Resampling.BOX
+    image, box = _to_pillow(x), import_module("PIL.Image").Resampling.BOX
     height, width = x.shape[:2]
-    return _array(picture.resize((int(width * c), int(height * c)), box).resize((width, height), box), x)
+    return _from_pillow(image.resize((int(width * c), int(height * c)), box).resize((width, height), box), x)
 
 
 def elastic_transform(x: Pixels, level: int, random: np.random.Generator) -> Pixels:
-    """A random affine map that moves three points, then a smooth random field of shifts."""
+    """A random affine map that moves three points, then a smooth random displacement field."""
     shift, smooth, affine = ((0, 0, 0.08), (0.05, 0.2, 0.07), (0.08, 0.06, 0.06), (0.1, 0.04, 0.05), (0.1, 0.03, 0.03))[
         level
     ]
@@ -139,7 +139,7 @@ def elastic_transform(x: Pixels, level: int, random: np.random.Generator) -> Pix
     middle, reach = np.array([width // 2, height // 2]), side // 3
     before = middle + reach * np.array([[1, 1], [1, -1], [-1, -1]])
     after = before + random.uniform(-affine * side, affine * side, (3, 2))
-    back = np.linalg.solve(np.c_[after, np.ones(3)], before)  # from a place in the result to one in the image
+    back = np.linalg.solve(np.c_[after, np.ones(3)], before)  # from a position in the result to one in the image
     column, row = np.meshgrid(np.arange(width, dtype=float), np.arange(height, dtype=float))
     source = np.stack([column, row, np.ones_like(row)], axis=-1) @ back
     x = _sampled(x, source[..., 1], source[..., 0], "mirror")
@@ -150,7 +150,8 @@ def elastic_transform(x: Pixels, level: int, random: np.random.Generator) -> Pix
     return _sampled(x, row + down, column + right, "reflect")
 
 
-KINDS: dict[str, Kind] = {  # in the order of CIFAR-10-C
+# in the order of CIFAR-10-C
+KINDS: dict[str, Kind] = {
     kind.__name__: kind
     for kind in (
         gaussian_noise,
@@ -170,7 +171,7 @@ KINDS: dict[str, Kind] = {  # in the order of CIFAR-10-C
         saturate,
     )
 }
-COLOURED = ("saturate",)  # means nothing to grey images
+COLOR_ONLY = ("saturate",)  # has no effect on gray images
 
 
 def _blurred(x: Pixels, sigma: float) -> Pixels:
@@ -178,7 +179,7 @@ def _blurred(x: Pixels, sigma: float) -> Pixels:
 
 
 def _enlarged(x: Pixels, factor: float) -> Pixels:
-    """The middle of the image, enlarged to at least its size and trimmed to it."""
+    """The center of the image, enlarged and cropped to the original size."""
     height, width = x.shape[:2]
     high, wide = ceil(height / factor), ceil(width / factor)
     top, left = (height - high) // 2, (width - wide) // 2
@@ -190,24 +191,24 @@ def _enlarged(x: Pixels, factor: float) -> Pixels:
 
 
 def _plasma(side: int, decay: float, random: np.random.Generator) -> Pixels:
-    """A cloud by the diamond-square algorithm on a torus, from 0 to 1; the side is a power of two."""
+    """A plasma fractal (diamond-square algorithm on a torus) from 0 to 1; the side is a power of two."""
     cloud = np.zeros((side, side))
     step, wobble = side, 100.0
 
-    def shaken(total: Pixels) -> Pixels:
+    def perturbed(total: Pixels) -> Pixels:
         return np.asarray(total / 4 + wobble * random.uniform(-wobble, wobble, total.shape))
 
     while step >= 2:
         half = step // 2
         corners = cloud[::step, ::step]
         total = corners + np.roll(corners, -1, axis=0)
-        cloud[half::step, half::step] = shaken(total + np.roll(total, -1, axis=1))
+        cloud[half::step, half::step] = perturbed(total + np.roll(total, -1, axis=1))
         middles = cloud[half::step, half::step]
         corners = cloud[::step, ::step]
-        cloud[::step, half::step] = shaken(
+        cloud[::step, half::step] = perturbed(
             middles + np.roll(middles, 1, axis=0) + corners + np.roll(corners, -1, axis=1)
         )
-        cloud[half::step, ::step] = shaken(
+        cloud[half::step, ::step] = perturbed(
             middles + np.roll(middles, 1, axis=1) + corners + np.roll(corners, -1, axis=0)
         )
         step, wobble = half, wobble / decay
@@ -222,10 +223,10 @@ def _sampled(x: Pixels, row: Pixels, column: Pixels, mode: str) -> Pixels:
     return np.stack(channels, axis=2)
 
 
-def _picture(x: Pixels) -> Any:
+def _to_pillow(x: Pixels) -> Any:
     levels = np.round(np.clip(x, 0, 1) * 255).astype(np.uint8)
     return import_module("PIL.Image").fromarray(levels[:, :, 0] if x.shape[2] == 1 else levels)
 
 
-def _array(picture: Any, like: Pixels) -> Pixels:
-    return np.asarray(picture, dtype=np.float64).reshape(like.shape) / 255
+def _from_pillow(image: Any, like: Pixels) -> Pixels:
+    return np.asarray(image, dtype=np.float64).reshape(like.shape) / 255

@@ -1,7 +1,7 @@
-"""The images of a client that was never in the federation: read, checked, and told in the federation's own terms.
+"""The images of a client that was not in the federation, in the shape and class numbers of a finished run.
 
-Its labels are the run's class numbers, or its own numbers with `class_names` beside them, which are then found by name
-among the run's. Without test images of its own every fifth image is held out for its test, as everywhere in fedloom.
+Its labels are the run's class numbers; or texts, or numbers with `class_names`, which are then matched with the run's class
+names. Without a test set, every fifth image is held out for testing.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from fedloom.data.arrays import Array, Arrays, check
-from fedloom.data.resize import resized
+from fedloom.data.arrays import Array, ImageArrays, check
 from fedloom.data.sources import find
+from fedloom.data.sources.resize import resized
 from fedloom.errors import FedloomError
 
 
@@ -24,48 +24,47 @@ def read_newcomer(
     scale: float,
     resize: int | None = None,
     hold_out: bool = True,
-) -> tuple[Arrays, bool]:
+) -> tuple[ImageArrays, bool]:
     """Training and test images in the run's shape and class numbers, and whether the test images were held out here.
 
-    Without `hold_out` all images are for training, and there are none for a test.
+    `hold_out=False`: all images are for training, and there are no test images.
     """
-    found = find(source)
-    content = dict(found.read(resize))
+    opened = find(source)
+    content = dict(opened.read(resize))
     named = "class_names" in content
     if "train_x" in content and "test_x" not in content:
-        lonely = {key: content.pop(f"train_{key}") for key in ("x", "y") if f"train_{key}" in content}
-        content = {k: v for k, v in content.items() if not k.startswith(("train_", "test_"))} | lonely
+        untested = {key: content.pop(f"train_{key}") for key in ("x", "y") if f"train_{key}" in content}
+        content = {k: v for k, v in content.items() if not k.startswith(("train_", "test_"))} | untested
     divided = hold_out and "x" in content and "is_test" not in content
     if not hold_out:
         content = _all_for_training(content)
     if "x" in content and len(content["x"]) < 2:
-        raise FedloomError(f"{found.where}: a single image cannot be both trained on and tested with")
+        raise FedloomError(f"{opened.where}: one image is not enough for both training and testing")
     named = named or any(content[key].dtype.kind in "US" for key in ("y", "train_y") if key in content)
-    arrays = check(found.where, content, renumber=False)
+    arrays = check(opened.where, content, renumber=False)
     if not hold_out:
         arrays = replace(arrays, test_x=arrays.test_x[:0], test_y=arrays.test_y[:0])
     if resize is not None:
         arrays = resized(arrays, resize)
-    _check_pixels(found.where, arrays, shape, scale)
+    _check_pixels(opened.where, arrays, shape, scale)
     names = arrays.class_names if named else None
-    train_y = _known(found.where, arrays.train_y, names, class_names)
-    test_y = _known(found.where, arrays.test_y, names, class_names)
+    train_y = _run_labels(opened.where, arrays.train_y, names, class_names)
+    test_y = _run_labels(opened.where, arrays.test_y, names, class_names)
     return replace(arrays, train_y=train_y, test_y=test_y), divided
 
 
 def _all_for_training(content: dict[str, Array]) -> dict[str, Array]:
-    """Every image is trained on; the first stands in for the test images that the check wants to see."""
+    """Make all images training images; the first is also the test image, since `check` requires one."""
     if "x" in content:
         content["train_x"], content["train_y"] = content.pop("x"), content.pop("y", np.empty(0, np.int64))
     elif {"train_x", "train_y", "test_x", "test_y"} <= content.keys():
         for key in ("x", "y"):
             content[f"train_{key}"] = np.concatenate([content[f"train_{key}"], content[f"test_{key}"]])
-    wanted = {"train_x", "train_y", "class_names"}
-    kept = {key: values for key, values in content.items() if key in wanted}
+    kept = {key: values for key, values in content.items() if key in {"train_x", "train_y", "class_names"}}
     return kept | {f"test_{key}": kept[f"train_{key}"][:1] for key in ("x", "y") if f"train_{key}" in kept}
 
 
-def _check_pixels(where: str, arrays: Arrays, shape: tuple[int, int, int], scale: float) -> None:
+def _check_pixels(where: str, arrays: ImageArrays, shape: tuple[int, int, int], scale: float) -> None:
     height, width, channels = arrays.train_x.shape[1:]
     if (channels, height, width) != shape:
         raise FedloomError(
@@ -75,23 +74,23 @@ def _check_pixels(where: str, arrays: Arrays, shape: tuple[int, int, int], scale
     largest = max(int(x.max()) for x in (arrays.train_x, arrays.test_x) if len(x))
     if largest > scale:
         raise FedloomError(
-            f"{where}: a pixel has the value {largest}; those that the run was trained on go from 0 to {scale:g}"
+            f"{where}: a pixel has the value {largest}; the run was trained on pixels from 0 to {scale:g}"
         )
 
 
-def _known(where: str, y: Array, names: Sequence[str] | None, known: Sequence[str]) -> Array:
-    """Labels as the run numbers them."""
+def _run_labels(where: str, y: Array, names: Sequence[str] | None, known: Sequence[str]) -> Array:
+    """Labels as class numbers of the run."""
     if names is None:
         if len(y) and int(y.max()) >= len(known):
             raise FedloomError(
                 f"{where}: class {int(y.max())} is unknown to the run, whose classes are 0 to {len(known) - 1}"
             )
         return y
-    place = {name: number for number, name in enumerate(known)}
+    number_of = {name: number for number, name in enumerate(known)}
     for label in np.unique(y):
-        if names[label] not in place:
+        if names[label] not in number_of:
             raise FedloomError(
                 f"{where}: class {names[label]!r} is unknown to the run, whose classes are {', '.join(known)}"
             )
-    numbers = np.array([place.get(name, -1) for name in names], dtype=np.int64)
+    numbers = np.array([number_of.get(name, -1) for name in names], dtype=np.int64)
     return np.asarray(numbers[y], dtype=np.int64)

@@ -1,5 +1,6 @@
-"""The same recipe on real machines: a Flower app whose nodes are the lanes of the one round loop.
+"""The same recipe on real machines: a Flower app whose nodes take the place of workers in the one round loop.
 
-Nothing of a method is written here. The server runs `engine/rounds.py` as it is, with nodes in place of lanes; a node
-runs what a lane runs. `wire.py` says what travels, `site.py` is a node, `nodes.py` the server's view of all of them.
+No method is implemented here. The server runs `engine/server/round.py` with nodes as its back-end (`flower/nodes.py`), and a
+node performs the same tasks as a worker (`site/worker.py`). `messages/` is what travels between them, `keys/` says which site a
+node is, `secagg/` hides single uploads from the server.
 """

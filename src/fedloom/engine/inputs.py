@@ -1,7 +1,7 @@
-"""What a trained net must know of the images it was trained on, so that it can be used where they are not.
+"""The description of a run's input images, so that its net can be rebuilt and used without them.
 
-`inputs.json` in a run folder: shape and scale of the images, the statistics that normalise them, the names of the classes,
-and the sizes that parts were told when the net was built.
+`inputs.json` in a run folder: shape and scale of the images, the statistics that normalize them, the class names, and the
+task that parts saw when the net was built.
 """
 
 from __future__ import annotations
@@ -11,29 +11,32 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
-from fedloom.data import ImageSet, Partition
-from fedloom.engine.files import read_json, read_tensors
-from fedloom.engine.setup import Experiment, prepare
-from fedloom.methods import Task
+from fedloom.data import ImageSet, Partition, Pipeline, normalization
+from fedloom.engine.experiment import Experiment, prepare
+from fedloom.engine.program import Program, build_program
+from fedloom.io.files import read_json, read_tensors
+from fedloom.io.user_code import import_parts
+from fedloom.methods import TaskInfo
 from fedloom.recipe import Recipe
 
 
 @dataclass(frozen=True)
-class Inputs:
+class RunInputs:
     class_names: tuple[str, ...]
-    scale: float  # the largest value of a pixel
+    scale: float  # largest pixel value
     mean: tuple[float, ...]  # of the training images / scale, by channel
     std: tuple[float, ...]
     data_digest: str
-    task: Task
+    task: TaskInfo
 
     @staticmethod
-    def of(experiment: Experiment) -> Inputs:
-        images = experiment.images
-        return Inputs(images.class_names, images.scale, images.mean, images.std, images.digest, experiment.task)
+    def of(experiment: Experiment) -> RunInputs:
+        images = experiment.data.images
+        return RunInputs(
+            images.class_names, images.scale, images.mean, images.std, images.digest, experiment.program.task
+        )
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -41,29 +44,35 @@ class Inputs:
         return self.task.shape
 
     def to_json(self) -> dict[str, Any]:
-        task = {f.name: getattr(self.task, f.name) for f in fields(Task) if f.name != "initial"}
+        task = {f.name: getattr(self.task, f.name) for f in fields(TaskInfo) if f.name != "initial"}
         return {f.name: task if f.name == "task" else getattr(self, f.name) for f in fields(self)}
 
     @staticmethod
-    def read(path: Path) -> Inputs | None:
-        told = read_json(path)
-        if not isinstance(told, dict):
+    def read(path: Path) -> RunInputs | None:
+        stored = read_json(path)
+        if not isinstance(stored, dict):
             return None
-        task = {**told["task"], "shape": tuple(told["task"]["shape"])}
-        return Inputs(
-            class_names=tuple(told["class_names"]),
-            scale=told["scale"],
-            mean=tuple(told["mean"]),
-            std=tuple(told["std"]),
-            data_digest=told["data_digest"],
-            task=Task(**task),
+        task = {**stored["task"], "shape": tuple(stored["task"]["shape"])}
+        return RunInputs(
+            class_names=tuple(stored["class_names"]),
+            scale=stored["scale"],
+            mean=tuple(stored["mean"]),
+            std=tuple(stored["std"]),
+            data_digest=stored["data_digest"],
+            task=TaskInfo(**task),
         )
 
-    def experiment(self, recipe: Recipe, initial: Path, images: ImageSet | None = None) -> Experiment:
-        """The net and method of a run, over the images of one client who was not in it, or over none."""
-        channels, height, width = self.shape
-        nothing = torch.empty(0, height, width, channels, dtype=torch.uint8), torch.empty(0, dtype=torch.int64)
-        images = images or self.images("nothing", *nothing, *nothing)
+    def program(self, recipe: Recipe, initial: Path) -> Program:
+        """The net and method of a run, without any data."""
+        import_parts(recipe.parts)
+        return build_program(recipe, self.task, read_tensors(initial)[0])
+
+    def pipeline(self, recipe: Recipe) -> Pipeline:
+        mean, std = normalization(recipe.data.normalize, (self.mean, self.std), "the run's set")
+        return Pipeline(self.scale, mean, std)
+
+    def experiment(self, recipe: Recipe, initial: Path, images: ImageSet) -> Experiment:
+        """The net and method of a run, with the images of one client that was not in it."""
         plain = {"validation": 0.0, "public": 0.0, "public_from": None, "public_to_clients": False, "images": None}
         data = recipe.data.model_dump()
         alone = recipe.changed(clients=1, split="iid", data={**data, **{k: v for k, v in plain.items() if k in data}})
@@ -72,7 +81,7 @@ class Inputs:
         return prepare(alone, everything, read_tensors(initial)[0], images=images, task=self.task)
 
     def images(self, name: str, train_x: Tensor, train_y: Tensor, test_x: Tensor, test_y: Tensor) -> ImageSet:
-        """Somebody's images, to be normalised as those of the run were."""
+        """New images, to be normalized with the statistics of the run's."""
         return ImageSet(
             name=name,
             train_x=train_x,

@@ -1,4 +1,4 @@
-"""A federation whose images lie at its sites: what the server knows of them, and what stands for the images there."""
+"""A federation whose images stay at its sites: what the server knows of them, and empty placeholders for the images."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ import numpy as np
 import torch
 
 from fedloom.data import ImageSet, Partition
-from fedloom.data.splits.partition import offsets_of
+from fedloom.data.partition.partition import offsets_of
 from fedloom.errors import FedloomError
 
-Where = Literal["split", "sites"]  # every node takes its share of the recipe's data | every node has data of its own
+Where = Literal["split", "sites"]  # each node uses its share of the recipe's data | each node has its own data
 
 
 @dataclass(frozen=True)
 class Sites:
-    """Written into the run folder when the federation begins; it is the same after every resume."""
+    """Written into the run folder when the federation starts; never changed by a resume."""
 
-    federation: str  # names this run to the nodes, which keep their memory under it
+    federation: str  # the name under which nodes keep their state of this run
     data: Where
     shape: tuple[int, int, int]  # channels, height, width
     class_names: tuple[str, ...]
@@ -40,13 +40,13 @@ class Sites:
         if not path.exists():
             return None
         try:
-            found = json.loads(path.read_text(encoding="utf-8"))
-            return cls(**{**found, "shape": tuple(found["shape"]), "class_names": tuple(found["class_names"])})
+            stored = json.loads(path.read_text(encoding="utf-8"))
+            return cls(**{**stored, "shape": tuple(stored["shape"]), "class_names": tuple(stored["class_names"])})
         except (ValueError, TypeError, KeyError) as error:
             raise FedloomError(f"{path} is damaged ({error})") from None
 
     def images(self, tested: ImageSet | None = None) -> ImageSet:
-        """No training images; the server's own test images, or none."""
+        """An image set without training images, and with the server's own test images if it has any."""
         channels, height, width = self.shape
         none_x, none_y = torch.empty((0, height, width, channels), dtype=torch.uint8), torch.empty(0, dtype=torch.int64)
         identity = f"{self.shape} {self.class_names} {self.scale}"
@@ -59,18 +59,19 @@ class Sites:
             classes=len(self.class_names),
             class_names=self.class_names,
             scale=self.scale,
-            mean=(),
-            std=(),
+            # unknown and unused: data.normalize is none or two lists where sites keep their data
+            mean=(0.0,) * channels,
+            std=(1.0,) * channels,
             digest="sites-" + hashlib.sha256(identity.encode()).hexdigest()[:16],
         )
         if tested is None:
             return blank
-        found = fitted(tested, self)
-        return replace(blank, test_x=found.test_x, test_y=found.test_y)
+        own = fitted(tested, self)
+        return replace(blank, test_x=own.test_x, test_y=own.test_y)
 
 
 def fitted(images: ImageSet, sites: Sites) -> ImageSet:
-    """A site's own images under the federation's class numbers and scale, or a sentence about what does not fit."""
+    """A site's own images with the federation's class numbers and scale; refuses images that do not fit."""
     if images.shape != sites.shape:
         raise FedloomError(f"its images are {_by(images.shape)}, those of the federation {_by(sites.shape)}")
     if unknown := [name for name in images.class_names if name not in sites.class_names]:
@@ -90,7 +91,7 @@ def fitted(images: ImageSet, sites: Sites) -> ImageSet:
 
 
 def joined_names(sites: list[tuple[str, ...]]) -> tuple[str, ...]:
-    """The classes of all sites in one order: numbers by value, names by alphabet."""
+    """The classes of all sites in one order: numbers by value, names alphabetically."""
     names = {name for site in sites for name in site}
     plain = all(name.isdecimal() for name in names)
     return tuple(sorted(names, key=(lambda name: (int(name), name)) if plain else None))
@@ -98,10 +99,10 @@ def joined_names(sites: list[tuple[str, ...]]) -> tuple[str, ...]:
 
 @dataclass(frozen=True, eq=False)
 class Counted(Partition):
-    """Number of samples of each client, where the samples are elsewhere: the offsets alone.
+    """A partition that knows only how many samples each client has, because the samples are at the sites.
 
-    Every index is -1 and all of them share one number in memory, so what a site claims to hold costs nothing here. The
-    file's index arrays are empty.
+    Every index is -1, broadcast from a single number, so the size that a site claims costs no memory here. The file's index
+    arrays are empty.
     """
 
     def __post_init__(self) -> None:
@@ -136,12 +137,12 @@ class Counted(Partition):
 
 
 def sized(train: Sequence[int], test: Sequence[int]) -> Counted:
-    """Who holds how many, where the samples are elsewhere."""
+    """A partition with these numbers of samples per client."""
     return Counted.of(offsets_of(np.array(train)), offsets_of(np.array(test)))
 
 
 def alone(client: int, clients: int, images: ImageSet) -> Partition:
-    """One client holds all images that are here, the others none."""
+    """A partition in which one client holds all images and the others none."""
     counts = np.zeros((2, clients), dtype=np.int64)
     counts[:, client] = len(images.train_y), len(images.test_y)
     train, test = offsets_of(counts[0]), offsets_of(counts[1])

@@ -3,23 +3,38 @@
 import importlib
 import pkgutil
 
-from fedloom.methods.method import Method, alias, list_methods, method
-from fedloom.methods.part import Part
-from fedloom.methods.seen import Batch, Client, Memory, Phase, Plan, Server, Task
+from fedloom.methods.api.context import (
+    Batch,
+    ClientContext,
+    Phase,
+    Query,
+    RunPlan,
+    ServerContext,
+    TaskInfo,
+    Tensors,
+    TrainSchedule,
+    TrainSpec,
+)
+from fedloom.methods.api.grammar import list_methods, method
+from fedloom.methods.api.part import Method, Part
+from fedloom.methods.api.registry import alias
 
 for _module in pkgutil.iter_modules(__path__):
     importlib.import_module(f"{__name__}.{_module.name}")
 
 __all__ = [
     "Batch",
-    "Client",
-    "Memory",
+    "ClientContext",
     "Method",
     "Part",
     "Phase",
-    "Plan",
-    "Server",
-    "Task",
+    "Query",
+    "RunPlan",
+    "ServerContext",
+    "TaskInfo",
+    "Tensors",
+    "TrainSchedule",
+    "TrainSpec",
     "alias",
     "list_methods",
     "method",

@@ -1,33 +1,35 @@
-"""Client-level differential privacy (McMahan et al., ICLR 2018): what is learnt hardly depends on any one client.
+"""Client-level differential privacy (McMahan et al., ICLR 2018): the model hardly depends on any one client.
 
     D_i = (w_i - w_g) min(1, clip / ||w_i - w_g||),   w <- w_g + (sum over S of D_i) / m + N(0, (noise clip / m)^2 I)
 
-m is the planned size of the cohort, a constant. An upload that is lost counts as a zero update: to divide by the number that
-arrived would let one client's failure rescale all others, and the noise would no longer cover it. For the same reason
-clients count alike, whatever `weighting` says, and noise is added even in a round in which no upload arrives.
+m is the planned cohort size, a constant. A lost upload counts as a zero update: dividing by the number of arrivals
+would let one client's failure rescale all others, and the noise would no longer cover it. For the same reason clients
+have equal weights, whatever `weighting` says, and noise is added even in a round without any upload.
 
-The accountant. Neighbours differ in all data of one client, N being public ("replace one"), so the sum moves by at most
-2 clip and the noise is noise/2 times that sensitivity. Over T rounds two bounds hold, both computed by Google's
-dp-accounting, and the smaller is reported:
+The accountant. Neighboring data sets differ in all data of one client, N being public ("replace one"), so the sum changes by at
+most 2 clip and the noise is noise/2 times that sensitivity. Over T rounds two bounds hold, both computed by Google's
+dp-accounting; the smaller one is reported:
     - cohorts are fixed-size samples without replacement: Renyi accounting (Wang, Balle, Kasiviswanathan 2019);
-    - whoever is in the cohorts: T Gaussian mechanisms are one with noise/sqrt(T), exactly (Balle and Wang 2018).
-Everybody in every round: the second alone. Also the second alone where clients remember anything (personal regions,
-memory of parts): what they send then tells of earlier cohorts, and sampling hides a client only while those are secret.
-And on real machines, where every site has the recipe, and the seed in it decides the cohorts.
+    - for any cohorts: T Gaussian mechanisms equal one with noise/sqrt(T), exactly (Balle and Wang 2018).
+With full participation only the second holds. The same where clients keep state (personal regions, client state of parts):
+their uploads then reveal earlier cohorts, and sampling hides a client only while cohorts are secret. The same on real
+machines, where every site has the recipe, and its seed determines the cohorts.
 
-What epsilon covers: the weights after every round, final ones included, for somebody who knows neither cohorts nor seed.
-What it does not cover: the run folder's logs (train_loss, cohorts, lost, clients' accuracies), checkpoints and clients'
-own memory, which belong to the simulation; choosing hyper-parameters or a best round by looking; the mean and deviation of
-`data.normalize: set`, which are of all training images and taken as public (give two lists, or none, where they are
-not). The noise is `server.noise`. In a simulation it comes from the seed, so that runs repeat; it is not private, since who
-knows the seed can subtract it. On real machines it comes from the operating system's randomness, so two runs differ, and the
-server is trusted to add it. It is rounded to float32, as the weights are; attacks on the rounding are not considered.
+What epsilon covers: the weights after every round, including the final ones, against somebody who knows neither
+cohorts nor seed. What it does not cover: the logs of the run folder (train_loss, cohorts, lost, clients' accuracies),
+checkpoints and client state, which belong to the simulation; selecting hyper-parameters or a best round by results;
+the mean and deviation of `data.normalize: set`, which are computed on all training samples and assumed public
+(otherwise give two lists, or none). The noise is `server.noise`. In a simulation it comes from the seed, so that runs
+repeat; it is not private, since anyone who knows the seed can subtract it. On real machines it comes from the
+operating system, so two runs differ, and the server is trusted to add it. It is rounded to float32, as the weights
+are; attacks on the rounding are not considered.
 
-Refused: parts whose clients upload more than weights (a control, norms), parts that use single clients' models at the
-server (a second act, distillation), shared statistics of normalisers. Personal regions never leave their client.
+Refused: parts whose clients upload more than weights (controls, norms), parts that use single clients' models at the
+server (queries that train, distillation), shared statistics of normalizers. Personal regions never leave their
+client.
 
-Defaults: clip = 1 and noise = 1 are places to begin, not a recommendation; delta = N^-1.1. With noise = 0 there is clipping
-and no privacy: epsilon is null.
+Defaults: clip = 1 and noise = 1 are starting points, not a recommendation; delta = N^-1.1. With noise = 0 updates are
+clipped but nothing is private: epsilon is null.
 """
 
 from __future__ import annotations
@@ -41,8 +43,9 @@ from pydantic import Field
 from torch import Tensor
 
 from fedloom.errors import FedloomError
-from fedloom.methods.part import NonNegative, Part, Positive
-from fedloom.methods.seen import Plan, Server
+from fedloom.methods.api.context import RunPlan, ServerContext
+from fedloom.methods.api.hyperparameters import NonNegative, Positive
+from fedloom.methods.api.part import Allows, Part
 
 SAMPLED, ANY = "sampling without replacement, Renyi", "whoever takes part, exact Gaussian"
 
@@ -52,25 +55,27 @@ class DP(Part):
 
     paper = "McMahan et al. 2018, DP-FedAvg"
     always: ClassVar[bool] = True
-    bounds: ClassVar[bool] = True  # by clipping; to drop one client for what others sent would undo the accounting
-    beside: ClassVar[frozenset[str] | None] = frozenset(
-        {"build", "regions", "phases", "objective", "penalty", "mix", "gradient", "correct", "finish", "personalise"}
-        | {"own_logits"}
-        | {"client_memory", "server_memory", "broadcast", "served", "check", "summary"}
-        | {"further", "findings", "fixes", "tell", "conclude"}  # a survey is seen in the plan
+    bounds: ClassVar[bool] = True  # by clipping; dropping a client because of others' uploads would invalidate epsilon
+    allows: ClassVar[Allows | None] = Allows(
+        frozenset(
+            {"build", "regions", "phases", "loss", "regularizer", "mix_share", "gradient", "correct_gradient"}
+            | {"before_training", "after_training", "extra_training", "personalize", "own_logits"}
+            | {"client_state", "server_state", "broadcast", "served_weights", "check", "summary"}
+            | {"queries", "answer", "final_tensors", "finalize"}  # `check` refuses replies
+        ),
+        otherwise="which dp would neither clip nor hide",
     )
-    because: ClassVar[str] = "which dp would neither clip nor hide"
     clip: Positive = 1.0
     noise: NonNegative = 1.0
     delta: Annotated[float, Field(gt=0, lt=1)] | None = None
 
-    def check(self, plan: Plan) -> None:
+    def check(self, plan: RunPlan) -> None:
         if plan.statistics:
             raise FedloomError(
-                "averaged statistics of normalisers would be shared without clipping or noise; set bn to batch or "
+                "averaged statistics of normalizers would be shared without clipping or noise; set bn to batch or "
                 "local, or choose a net without them"
             )
-        if plan.surveys:
+        if plan.queried:
             raise FedloomError(
                 "at the end all clients would be asked for sums over their data, without clipping or noise; leave the "
                 "calibration out"
@@ -82,7 +87,7 @@ class DP(Part):
         if self.noise:
             _library()
 
-    def combine(self, server: Server) -> Tensor:
+    def aggregate(self, server: ServerContext) -> Tensor:
         w, m = server.weights, server.task.cohort
         total = torch.zeros_like(w)
         for w_i in server.uploads:
@@ -93,7 +98,7 @@ class DP(Part):
             total += self.noise * self.clip * server.noise(len(w))
         return w + total / m
 
-    def summary(self, plan: Plan) -> dict[str, Any]:
+    def summary(self, plan: RunPlan) -> dict[str, Any]:
         task = plan.task
         delta = task.clients**-1.1 if self.delta is None else self.delta
         facts: dict[str, Any] = {
@@ -106,24 +111,24 @@ class DP(Part):
         if not self.noise:
             facts["note"] = "noise is 0: updates are clipped, but nothing is private and epsilon is infinite"
             return {"epsilon": None, "delta": delta, "privacy": facts}
-        amplified = task.cohort < task.clients and not plan.remembers and not plan.known_cohorts
+        amplified = task.cohort < task.clients and not plan.stateful and not plan.known_cohorts
         facts["bounds"] = bounds(self.noise / 2, task.rounds, task.clients, task.cohort if amplified else None, delta)
         if not amplified and task.cohort < task.clients:
-            why = "clients remember" if plan.remembers else "every site knows the seed"
+            why = "clients keep state" if plan.stateful else "every site knows the seed"
             facts["note"] = f"{why}, so that cohorts are no secret: sampling is not counted on"
         return {"epsilon": min(facts["bounds"].values()), "delta": delta, "privacy": facts}
 
 
 def bounds(multiplier: float, rounds: int, clients: int, cohort: int | None, delta: float) -> dict[str, float]:
-    """Epsilon of so many Gaussian mechanisms; with a cohort, also by sampling. `multiplier`: noise over sensitivity."""
+    """Epsilon of `rounds` Gaussian mechanisms; with a cohort, also by sampling. `multiplier`: noise over sensitivity."""
     library = _library()
-    found = {ANY: float(library.get_epsilon_gaussian(multiplier / math.sqrt(rounds), delta))}
+    epsilons = {ANY: float(library.get_epsilon_gaussian(multiplier / math.sqrt(rounds), delta))}
     if cohort is not None:
         accountant = library.rdp.RdpAccountant(neighboring_relation=library.NeighboringRelation.REPLACE_ONE)
         event = library.GaussianDpEvent(multiplier)
         accountant.compose(library.SampledWithoutReplacementDpEvent(clients, cohort, event), rounds)
-        found[SAMPLED] = float(accountant.get_epsilon(delta))
-    return {name: value for name, value in found.items() if math.isfinite(value)}
+        epsilons[SAMPLED] = float(accountant.get_epsilon(delta))
+    return {name: value for name, value in epsilons.items() if math.isfinite(value)}
 
 
 def _library() -> Any:

@@ -2,9 +2,9 @@
 
     z = s * E^T normalize(P f),   L = cross-entropy of z + gamma log n_c
 
-P (C x d, no bias) and the scale s (first value 1) are trained and shared; E is a fixed C x C simplex ETF; n_c counts
-the client's samples of class c. A class that a client does not hold has logit -inf: it takes no part in the softmax.
-Predictions use z alone. Default gamma = 1.
+P (C x d, no bias) and the scale s (initially 1) are trained and shared; E is a fixed C x C simplex ETF; n_c counts
+the client's samples of class c. A class without samples on the client has logit -inf and takes no part in the
+softmax. Predictions use z alone. Default gamma = 1.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedloom.methods.method import alias
-from fedloom.methods.part import NonNegative, Part
-from fedloom.methods.seen import Batch, Task
+from fedloom.methods.api.context import Batch, ClientContext, TaskInfo
+from fedloom.methods.api.hyperparameters import NonNegative
+from fedloom.methods.api.part import Part
+from fedloom.methods.api.registry import alias
 from fedloom.nets import Net
-from fedloom.nets.heads import simplex_etf
+from fedloom.nets.layers.heads import simplex_etf
 
 
 class ProjectedHead(nn.Module):
@@ -48,13 +49,13 @@ class ETF(Part):
     replaces: ClassVar[frozenset[str]] = frozenset({"head"})
     gamma: NonNegative = 1.0
 
-    def build(self, net: Net, task: Task) -> Net:
+    def build(self, net: Net, task: TaskInfo) -> Net:
         net.head = ProjectedHead(net.dim, net.classes)
         return net
 
-    def objective(self, batch: Batch) -> Tensor:
-        shift = self.gamma * torch.log(batch.counts) if self.gamma else torch.zeros_like(batch.counts)
+    def loss(self, batch: Batch, client: ClientContext) -> Tensor:
+        shift = self.gamma * torch.log(client.counts) if self.gamma else torch.zeros_like(client.counts)
         return F.cross_entropy(batch.logits + shift, batch.y)
 
 
-alias("fedetf", "etf", "projection onto a fixed simplex with balanced softmax", "Li et al. 2023, FedETF")
+alias("fedetf", "etf")

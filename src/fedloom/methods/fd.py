@@ -2,8 +2,8 @@
 
     L = beta * L_base + (1 - beta) * (1/d) ||f - f_g||_2^2
 
-f and f_g are un-normalised features of the local and of the frozen global model (in evaluation mode, no gradient),
-the mean is over batch and dimensions. Default beta = 0.9; the paper finds [0.3, 0.9] flat and 0 or 1 poor. One more
+f and f_g are unnormalized features of the local and of the frozen global model (evaluation mode, no gradient); the
+mean is over batch and dimensions. Default beta = 0.9; the paper finds [0.3, 0.9] flat and 0 or 1 poor. Costs one more
 forward pass.
 """
 
@@ -12,9 +12,10 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedloom.methods.method import alias
-from fedloom.methods.part import Part, Share
-from fedloom.methods.seen import Batch
+from fedloom.methods.api.context import Batch, ClientContext
+from fedloom.methods.api.hyperparameters import Share
+from fedloom.methods.api.part import Part
+from fedloom.methods.api.registry import alias
 
 
 class FD(Part):
@@ -23,12 +24,11 @@ class FD(Part):
     paper = "Kim et al. 2024, FedDr+"
     beta: Share = 0.9
 
-    @property
-    def mix(self) -> float:
+    def mix_share(self) -> float | None:
         return self.beta
 
-    def penalty(self, batch: Batch) -> Tensor:
-        return F.mse_loss(batch.features, batch.teacher("global").features)
+    def regularizer(self, batch: Batch, client: ClientContext) -> Tensor:
+        return F.mse_loss(batch.features, client.teacher(batch).features)
 
 
 alias(

@@ -1,18 +1,18 @@
-"""FedBN (Li et al., ICLR 2021): normalisers stay with their client.
+"""FedBN (Li et al., ICLR 2021): normalizers stay with their client.
 
-Scale, shift and statistics of every feature normaliser are trained and kept by each client; everything else is
-FedAvg. Each client is tested with its own normalisers (personal accuracy); one that never took part has them as
-drawn, and so has the server.
+Scale, shift and statistics of every feature normalizer are trained and kept by each client; everything else is
+FedAvg. Each client is evaluated with its own normalizers (personal accuracy). The server, and a client that never
+took part, have them at initialization.
 """
 
 from __future__ import annotations
 
-from fedloom.methods.part import Part
+from fedloom.methods.api.part import Part
 from fedloom.weights import Regions
 
 
 class FedBN(Part):
-    """Normalisers are personal, the rest is shared."""
+    """Normalizers are personal, the rest is shared."""
 
     paper = "Li et al. 2021, FedBN"
 

@@ -1,29 +1,30 @@
-"""FedFTG (Zhang et al., CVPR 2022): the server fine-tunes the average on images that a generator makes hard for it.
+"""FedFTG (Zhang et al., CVPR 2022): the server fine-tunes the average on generated images that are hard for it.
 
-After the average w, `iterations` times: draw labels y in proportion to the cohort's pooled class counts, and noise e. For
-every client i in turn, one step of Adam takes the generator G downhill on
+After the average w, `iterations` times: sample labels y in proportion to the cohort's pooled class counts, and noise
+e. For every client i in turn, one Adam step of the generator G minimizes
 
     mean_y a_i(y) [ CE(z_i, y) - |z - z_i|_1 / C ]  +  exp(-mean_jk |e_j - e_k|^2 |G_j - G_k|) / |S|
 
-where z and z_i are logits of w and of the upload w_i on G(e, y), and a_i(y) = n_i^y / sum_j n_j^y comes from class counts that
-clients send: images that their teacher knows, on which the global model is far from it, and that are not all alike. Then
-`student_steps` steps of plain SGD take w downhill on the cross-entropy to the class-wise ensemble, on those images:
+where z and z_i are logits of w and of the upload w_i on G(e, y), and a_i(y) = n_i^y / sum_j n_j^y comes from uploaded
+class counts: images that the teacher knows, on which the global model differs from it, and that are diverse. Then
+`student_steps` steps of plain SGD on w minimize the cross-entropy to the class-wise ensemble on those images:
 
     -1/C mean_y sum_c p_c log softmax(z)_c,    p = sum_i a_i(y) softmax(z_i)
 
-The factors 1/C are those of the authors' code, which averages over classes too; the rates were found with them. What is
-broadcast next is the fine-tuned w. The generator stays on the server, which remembers it.
+The factors 1/C are those of the authors' code, which averages over classes too; its learning rates were tuned with
+them. The fine-tuned w is broadcast next. The generator is server state.
 
-Defaults of the authors' code: 10 iterations, 1 generator step for each client, 5 student steps, rates 0.01 (Adam, new in every
-round) and 0.1 (SGD), both times 0.998 a round, noise 100 (256 for CIFAR-100), width 64, batch 50; the student's weight decay
-is the recipe's. The generator's normalisers go by the batch while it learns, by running statistics when it teaches.
-Its images have mean 0 and deviation 1 in every channel, so they lie where `data.normalize: set` puts real ones.
+Defaults of the authors' code: 10 iterations, 1 generator step for each client, 5 student steps, learning rates 0.01
+(Adam, new in every round) and 0.1 (SGD), both multiplied by 0.998 per round, noise 100 (256 for CIFAR-100), width 64,
+batch 50; the student's weight decay is the recipe's. The generator's normalizers use batch statistics while it learns
+and running statistics when it teaches. Its images have mean 0 and deviation 1 in every channel, as real ones under
+`data.normalize: set`.
 
-Departures: the code multiplies the batch's mean cross-entropy by a_i(y), here each sample's own is weighted; the code lets the
-first distance reach the generator through z alone, here as in the equation through z_i as well; labels are drawn in
-proportion, where the code deals out exact numbers; the running statistics of the net's own normalisers (the authors' nets
+Departures: the code multiplies the batch's mean cross-entropy by a_i(y), here each sample is weighted; in the code
+the first distance reaches the generator through z only, here through z_i as well, as in the equation; labels are
+sampled in proportion, the code uses exact numbers; running statistics of the net's own normalizers (the authors' nets
 have none) stay the clients'. Every round costs iterations * |S| passes through generator, w and w_i: with the
-defaults far more than a client's work.
+defaults far more than the clients' training.
 """
 
 from __future__ import annotations
@@ -36,10 +37,11 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
-from fedloom.methods.generator import Flat, class_shares, draw_labels, likeness
-from fedloom.methods.part import Count, NonNegative, Part, Positive
-from fedloom.methods.seen import Batch, Client, Course, Memory, Peer, Task
-from fedloom.nets.generators import ImageGenerator
+from fedloom.methods.api.context import Batch, ClientContext, Peer, Phase, TaskInfo, Tensors, TrainSchedule, TrainSpec
+from fedloom.methods.api.hyperparameters import Count, NonNegative, Positive
+from fedloom.methods.api.part import Part
+from fedloom.methods.common.generator import Flat, class_shares, draw_labels, similarity
+from fedloom.nets.layers.generators import ImageGenerator
 
 DECAY = 0.998
 
@@ -58,27 +60,27 @@ class FedFTG(Part):
     noise: Count = 100
     width: Count = 64
 
-    def server_memory(self, w: Tensor, task: Task) -> Memory:
+    def server_state(self, weights: Tensor, task: TaskInfo) -> Tensors:
         weights, statistics = self._generator(task).first(task.seed, "fedftg")
         return {"weights": weights, "statistics": statistics}
 
-    def uploads(self, w: Tensor, task: Task) -> Memory:
+    def uploads(self, weights: Tensor, task: TaskInfo) -> Tensors:
         return {"counts": torch.zeros(task.classes)}
 
-    def further(self, hook: str) -> tuple[()]:
-        return ()  # no step on what is shared
+    def extra_training(self, hook: str) -> tuple[()]:
+        return ()  # no step on shared weights
 
-    def finish(self, client: Client) -> None:
+    def after_training(self, client: ClientContext) -> None:
         client.upload["counts"] = client.counts.cpu()
 
-    def refine(self, client: Client) -> None:
-        generate, memory, peers = self._generator(client.task), client.memory, client.peers
+    def server_training(self, client: ClientContext) -> None:
+        generate, memory, peers = self._generator(client.task), client.state, client.peers
         weights, statistics = memory["weights"].clone(), memory["statistics"].clone()
         shares, pooled = class_shares(peers)
-        fallen = DECAY ** (client.round - 1)
-        course = Course(self.iterations * len(peers), "adam")
-        descent = client.descent(weights, course, self.generator_lr * fallen)
-        learn = Course(self.student_steps, momentum=0.0, statistics=False)
+        decay = DECAY ** (client.round - 1)
+        schedule = TrainSchedule(self.iterations * len(peers), "adam")
+        optimizer = client.optimizer(weights, schedule, self.generator_lr * decay)
+        learn = TrainSchedule(self.student_steps, momentum=0.0, statistics=False)
         for _ in range(self.iterations):
             y = draw_labels(pooled, self.batch, client.generator)
             noise = torch.randn(self.batch, self.noise, generator=client.generator)
@@ -88,25 +90,25 @@ class FedFTG(Part):
                 z, z_i = client.logits(x), peer.logits(x)
                 known, hard = F.cross_entropy(z_i, y, reduction="none"), (z - z_i).abs().mean(1)
                 wanted = (share[y] * (known - self.hard * hard)).mean()
-                return wanted + self.diversity / len(peers) * likeness(noise, x)
+                return wanted + self.diversity / len(peers) * similarity(noise, x)
 
             for peer, share in zip(peers, shares, strict=True):
-                descent.step(partial(loss, peer, share))
+                optimizer.step(partial(loss, peer, share))
             with torch.no_grad():
                 x = generate(weights, statistics, noise, y)
-                said = torch.stack([peer.logits(x) for peer in peers]).softmax(2)  # (clients, B, C)
-            ensemble = (shares[:, y, None] * said).sum(0)
+                probabilities = torch.stack([peer.logits(x) for peer in peers]).softmax(2)  # (clients, B, C)
+            ensemble = (shares[:, y, None] * probabilities).sum(0)
 
             def images(_: torch.Generator, made: tuple[Tensor, Tensor] = (x, y)) -> tuple[Tensor, Tensor]:
                 return made
 
-            def distance(batch: Batch, ensemble: Tensor = ensemble) -> Tensor:
+            def distance(batch: Batch, _: ClientContext, ensemble: Tensor = ensemble) -> Tensor:
                 return -(ensemble * F.log_softmax(batch.logits, 1)).mean()
 
-            client.train(1, lr=self.lr * fallen, data=images, objective=distance, course=learn)
+            client.train(TrainSpec((Phase(1),), lr=self.lr * decay, data=images, loss=distance, schedule=learn))
         memory["weights"], memory["statistics"] = weights, statistics
 
-    def _generator(self, task: Task) -> Flat:
+    def _generator(self, task: TaskInfo) -> Flat:
         return _flat(self.noise, task.classes, self.width, task.shape)
 
 

@@ -1,11 +1,11 @@
 """FedPer (Arivazhagan et al., 2019): shared body, personal head, trained together.
 
-Each client keeps its head between rounds; a client that never took part has the head as drawn.
+Each client keeps its head between rounds; a client that never took part has the initial head.
 """
 
 from __future__ import annotations
 
-from fedloom.methods.part import Part
+from fedloom.methods.api.part import Part
 from fedloom.weights import Regions
 
 

@@ -1,14 +1,15 @@
 """FedRep (Collins et al., ICML 2021): shared body, personal head, trained one after the other.
 
-Each round a client first trains its own head for `head_epochs` with the body as received, then the body for the
-recipe's epochs with that head. Default 10 head epochs, as the authors' CIFAR runs. Momentum starts at zero for each
-of the two.
+Each round a client first trains its own head for `head_epochs` on the received body, then the body for the recipe's
+epochs with that head. Default 10 head epochs, as the authors' CIFAR runs. Momentum starts at zero in each of the two
+phases.
 """
 
 from __future__ import annotations
 
-from fedloom.methods.part import Count, Part
-from fedloom.methods.seen import Phase
+from fedloom.methods.api.context import Phase
+from fedloom.methods.api.hyperparameters import Count
+from fedloom.methods.api.part import Part
 from fedloom.weights import Regions
 
 

@@ -1,30 +1,30 @@
-"""FNR-FL (2024): clients that did worst train once more, with feature norms drawn to those of the others.
+"""FNR-FL (2024): the least accurate clients train once more, with feature norms regularized towards those of the others.
 
-After local training every client tells its accuracy A_i and its class means of feature norms F_i[l]. The floor(p |S|) least
-accurate clients go on for some epochs before the average is taken; the others are the reference:
+After local training every client uploads its accuracy A_i and its class means of feature norms F_i[l]. The floor(p
+|S|) least accurate clients are asked to train for some more epochs before aggregation; the others are the reference:
 
     t_l = mean of F_m[l] over reference clients that hold class l,   m_l = mean ||f(x)||_2 over the batch's samples of class l
     L = the method's loss + strength * sum_l rho_l r_l^2,   rho_l = share of class l in the batch
     r_l = (m_l - t_l) / max(m_l, t_l)   (bounded=false: (m_l - t_l) / t_l)
 
-Classes that are absent from the batch or from the references are left out. This is an honest, differentiable form: the
-printed regulariser, strength * sum_l rho_l Delta_j[l] with Delta_j[l] = sum_m (F_m[l] - F_j[l]), is computed from detached
-numbers, so it adds a constant to the loss and its gradient is zero; and the published code takes norms, selects clients
-and trains the extra epochs on the test set that it reports.
+Classes that are absent from the batch or from the references are left out. This is a corrected, differentiable form:
+the printed regularizer, strength * sum_l rho_l Delta_j[l] with Delta_j[l] = sum_m (F_m[l] - F_j[l]), is computed from
+detached numbers, so it adds a constant to the loss and its gradient is zero; and the published code takes norms,
+selects clients and trains the extra epochs on the test set that it reports.
 
-The square of m_l / t_l - 1 grows without limit where norms are larger than the reference, and so does its gradient: at the
-paper's rate 0.1 second acts of a LeNet on CIFAR-10 end in weights that are not finite. `bounded` (ours, default) divides by
-the larger of the two: the same square below the reference, the same curvature at it, never above 1, and a push on the
-logarithm of the norm that is never above 1/2.
+The square of m_l / t_l - 1 is unbounded where norms exceed the reference, and so is its gradient: at the paper's
+learning rate 0.1, extra epochs of a LeNet on CIFAR-10 end in weights that are not finite. `bounded` (ours, default)
+divides by the larger of the two: the same square below the reference, the same curvature at it, never above 1, and a
+gradient in the logarithm of the norm that is never above 1/2.
 
-`mode = private` (default): norms, accuracies and extra epochs use the client's own training images.
-`mode = public`: they use labelled images that belong to no client (`data.public`). With `data.public_to_clients` every method
-can be given the same images, so that a comparison is fair.
-`mode = held`: they use the images held back for validation (`data.validation`), never test images.
-`mode = as_published`: as `held`, with the constant in place of the regulariser: extra cross-entropy epochs and nothing else.
+`mode = private` (default): norms, accuracies and extra epochs use the client's own training samples.
+`mode = public`: they use labeled public samples (`data.public`). For a fair comparison, give the same samples to every method
+with `data.public_to_clients`.
+`mode = held`: they use the validation samples (`data.validation`), never test samples.
+`mode = as_published`: as `held`, with the constant in place of the regularizer: extra cross-entropy epochs and nothing else.
 
-Defaults from the paper: half of the clients, 5 extra epochs, strength 1. The extra epochs begin with empty momentum buffers.
-With strength 0 and private data it is FedAvg with more epochs for the weakest clients.
+Defaults from the paper: half of the clients, 5 extra epochs, strength 1. The extra epochs start with zero momentum
+buffers. With strength 0 and private data it is FedAvg with more epochs for the weakest clients.
 """
 
 from __future__ import annotations
@@ -37,14 +37,26 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedloom.errors import FedloomError
-from fedloom.methods.method import alias
-from fedloom.methods.part import Count, NonNegative, Part, Share
-from fedloom.methods.seen import Batch, Client, Data, Memory, Server, Task
-from fedloom.nets import Net
+from fedloom.methods.api.context import (
+    Batch,
+    ClientContext,
+    Data,
+    Loss,
+    Phase,
+    Query,
+    RunPlan,
+    ServerContext,
+    TaskInfo,
+    Tensors,
+    TrainSpec,
+)
+from fedloom.methods.api.hyperparameters import Count, NonNegative, Share
+from fedloom.methods.api.part import Part
+from fedloom.methods.api.registry import alias
 
 
 class FNR(Part):
-    """The least accurate clients train on, with feature norms drawn to the others'."""
+    """The least accurate clients train again, with feature norms regularized towards the others'."""
 
     paper = "FNR-FL 2024"
     share: Share = 0.5
@@ -59,27 +71,26 @@ class FNR(Part):
             return "own"
         return "public" if self.mode == "public" else "held"
 
-    def build(self, net: Net, task: Task) -> Net:
-        if self.mode in ("held", "as_published") and not task.held:
+    def check(self, plan: RunPlan) -> None:
+        if self.mode in ("held", "as_published") and not plan.task.held:
             raise FedloomError(f"mode={self.mode} works on images that are held back; set data.validation above 0")
-        if self.mode == "public" and not task.labelled:
+        if self.mode == "public" and not plan.task.labeled:
             raise FedloomError("mode=public works on public images with labels; set data.public above 0")
-        return net
 
-    def uploads(self, w: Tensor, task: Task) -> Memory:
+    def uploads(self, weights: Tensor, task: TaskInfo) -> Tensors:
         return {"norms": torch.zeros(task.classes), "counts": torch.zeros(task.classes), "accuracy": torch.zeros(1)}
 
-    def messages(self, w: Tensor, task: Task) -> Memory:
-        return {"target": torch.zeros(task.classes)}
+    def queries(self, weights: Tensor, task: TaskInfo) -> Mapping[str, Query]:
+        return {"refine": Query(message={"target": torch.zeros(task.classes)}, trains=True)}
 
-    def further(self, hook: Literal["finish", "act"]) -> Sequence[tuple[int, Data]]:
-        return [(self.epochs, self.data)] if hook == "act" else ()
+    def extra_training(self, hook: Literal["after_training", "answer"]) -> Sequence[tuple[int, Data]]:
+        return [(self.epochs, self.data)] if hook == "answer" else ()
 
-    def finish(self, client: Client) -> None:
+    def after_training(self, client: ClientContext) -> None:
         sums = torch.zeros_like(client.upload["norms"])
         counts = torch.zeros_like(sums)
         hits = torch.zeros(1)
-        for batch in client.over(self.data):
+        for batch in client.iterate(self.data):
             of_class = F.one_hot(batch.y, len(sums)).to(sums.dtype)  # (B, C)
             sums += torch.linalg.vector_norm(batch.features, dim=1) @ of_class
             counts += of_class.sum(0)
@@ -88,7 +99,7 @@ class FNR(Part):
         client.upload["counts"] = counts
         client.upload["accuracy"] = hits / counts.sum()
 
-    def after_uploads(self, server: Server) -> None:
+    def after_uploads(self, server: ServerContext) -> None:
         accuracy = torch.cat(list(server.extras("accuracy")))
         count = int(self.share * len(accuracy))
         order = accuracy.sort(stable=True).indices.tolist()
@@ -98,14 +109,13 @@ class FNR(Part):
         norms, held = torch.stack(list(server.extras("norms"))), torch.stack(list(server.extras("counts"))) > 0
         reference = sorted(order[count:])
         target = _mean(norms[reference], held[reference]) if reference else torch.zeros(norms.shape[1])
-        server.ask([server.cohort[i] for i in weakest], {"target": target})
+        server.ask("refine", {"target": target}, [server.cohort[i] for i in weakest])
 
-    def act(self, client: Client, message: Mapping[str, Tensor]) -> None:
-        target = message["target"].to(client.w.device)
+    def answer(self, query: str, message: Mapping[str, Tensor], client: ClientContext) -> None:
+        target = message["target"].to(client.weights.device)
         honest = self.mode != "as_published" and self.strength > 0
-        client.train(
-            self.epochs, penalty=(lambda batch: self._distance(batch, target)) if honest else None, data=self.data
-        )
+        distance: Loss | None = (lambda batch, _: self._distance(batch, target)) if honest else None
+        client.train(TrainSpec((Phase(self.epochs),), data=self.data, regularizer=distance))
 
     def _distance(self, batch: Batch, target: Tensor) -> Tensor:
         """strength * sum_l rho_l r(m_l, t_l)^2."""
@@ -124,4 +134,4 @@ def _mean(norms: Tensor, held: Tensor) -> Tensor:
     return (norms * held).sum(0) / held.sum(0).clamp(min=1)
 
 
-alias("fnrfl", "fnr", "a second act for the weakest clients, with feature norms drawn together", "FNR-FL 2024")
+alias("fnrfl", "fnr")

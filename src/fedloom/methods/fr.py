@@ -1,9 +1,9 @@
-"""FedFR (Kim et al. 2023, in FedFN): penalise feature norms instead of removing them.
+"""FedFR (Kim et al. 2023, in FedFN): penalize feature norms instead of removing them.
 
     L = cross-entropy + mu * mean ||f||_2     (the norm, not its square)
 
 Default mu = 0.005, the paper's choice for CIFAR-10; it tried 0.0001 to 0.05, and 0.5 diverges. At f = 0 the gradient
-is taken as zero.
+is zero.
 """
 
 from __future__ import annotations
@@ -11,20 +11,21 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fedloom.methods.method import alias
-from fedloom.methods.part import NonNegative, Part
-from fedloom.methods.seen import Batch
+from fedloom.methods.api.context import Batch, ClientContext
+from fedloom.methods.api.hyperparameters import NonNegative
+from fedloom.methods.api.part import Part
+from fedloom.methods.api.registry import alias
 
 
 class FR(Part):
-    """Penalises the norm of features."""
+    """Penalizes the norm of features."""
 
     paper = "Kim et al. 2023, FedFN"
     mu: NonNegative = 0.005
 
-    def penalty(self, batch: Batch) -> Tensor:
+    def regularizer(self, batch: Batch, client: ClientContext) -> Tensor:
         norms: Tensor = torch.linalg.vector_norm(batch.features, dim=1)
         return self.mu * norms.mean()
 
 
-alias("fedfr", "fr", "FedAvg with a penalty on feature norms", "Kim et al. 2023, FedFN")
+alias("fedfr", "fr")

@@ -1,11 +1,11 @@
-"""Knowledge distillation from the global model, as a regulariser (FedDr+'s grid).
+"""Knowledge distillation from the global model, as a regularizer (FedDr+'s grid).
 
     R = t^2 KL(softmax(z_g / t) || softmax(z / t)),   averaged over the batch
 
-z are logits of the method's own head, z_g those of the weights the round began with, without gradient. Default t = 1.
-Logits are what the head returns, before anything that a loss does to them: the plain simplex logits under `gela` (no
-class counts, no temperature), logits without log-priors under `etf`, without `scale` under `sphere`. FedDr+ does not
-print which logits its grid distills.
+z are logits of the method's own head, z_g those of the broadcast weights, without gradient. Default t = 1. Logits are
+the output of the head, before any change by a loss: the plain simplex logits under `gela` (no class counts, no
+temperature), logits without log-priors under `etf`, without `scale` under `sphere`. FedDr+ does not print which
+logits its grid distills.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedloom.methods.part import Positive
-from fedloom.methods.regulariser import Regulariser
-from fedloom.methods.seen import Batch
+from fedloom.methods.api.context import Batch, ClientContext
+from fedloom.methods.api.hyperparameters import Positive
+from fedloom.methods.common.regularizer import Regularizer
 
 
-class KD(Regulariser):
-    """Distils the global model's logits into the local one."""
+class KD(Regularizer):
+    """Distills the global model's logits into the local one."""
 
     paper = "Hinton et al. 2015; Kim et al. 2024, FedDr+"
     t: Positive = 1.0
 
-    def term(self, batch: Batch) -> Tensor:
-        return divergence(batch.teacher("global").logits, batch.logits, self.t)
+    def term(self, batch: Batch, client: ClientContext) -> Tensor:
+        return divergence(client.teacher(batch).logits, batch.logits, self.t)
 
 
 def divergence(teacher: Tensor, student: Tensor, t: float) -> Tensor:

@@ -1,8 +1,8 @@
-"""LG-FedAvg (Liang et al., 2020): local representations below, a shared model above.
+"""LG-FedAvg (Liang et al., 2020): personal lower layers, shared upper layers.
 
-`shared = head` (default): each client keeps its body and shares the head, as the paper says. `shared = body` is the
-other way round, which is what the authors' CIFAR-10 script really selects; a list of module names shares those
-(`lg(shared=[body.4, head])`). What is shared is decided as well: no other part may freeze or keep it.
+`shared = head` (default): each client keeps its body and shares the head, as in the paper. `shared = body` is the
+reverse, which the authors' CIFAR-10 script really selects; a list of module names shares those (`lg(shared=[body.4,
+head])`). The shared tensors count as decided too: no other part may freeze or keep them.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from dataclasses import replace
 from typing import ClassVar
 
 from fedloom.errors import FedloomError
-from fedloom.methods.method import alias
-from fedloom.methods.part import Part
+from fedloom.methods.api.part import Part
+from fedloom.methods.api.registry import alias
 from fedloom.weights import Regions
 
 
@@ -29,10 +29,10 @@ class LG(Part):
             raise FedloomError("method: lg(shared=[]) shares nothing; name at least one module, such as head")
         shared: list[str] = []
         for item in wanted:
-            found = regions.select(*(("body", "norm") if item == "body" else (item,)))
-            if not found:
+            selected = regions.select(*(("body", "norm") if item == "body" else (item,)))
+            if not selected:
                 raise FedloomError(f"method: lg shares {item}, which this net does not have")
-            shared += found
+            shared += selected
         trained = [name for name in regions.region if name not in regions.constant]
         kept = [name for name in trained if name not in shared]
         if not kept:
@@ -41,4 +41,4 @@ class LG(Part):
         return replace(regions, decided=claimed).keep(*kept)
 
 
-alias("lgfedavg", "lg", "personal body, shared head", "Liang et al. 2020, LG-FedAvg")
+alias("lgfedavg", "lg")

@@ -1,4 +1,4 @@
-"""Another feature normaliser in place of the net's own; where it has none, one behind every convolution.
+"""Another feature normalizer in place of the net's own; in a net without any, one after every convolution.
 
     y = gamma (x - mu) / sigma + beta, mu and sigma over
       bn   batch and pixels of each channel, running averages in evaluation   (Ioffe & Szegedy 2015)
@@ -6,18 +6,18 @@
       ln   pixels and all channels, per image: gn with one group              (Ba et al. 2016)
       in   pixels of each channel, per image                                  (Ulyanov et al. 2016)
       rbn  bn, calibrated before and after by each map's own mean             (Gao et al. 2021)
-      sn   a learnt mixture of in, ln and bn                                  (Luo et al. 2019)
+      sn   a learned mixture of in, ln and bn                                  (Luo et al. 2019)
       frn  pixels of each channel, per image: x / sqrt(mean x^2), then max(y, threshold)  (Singh & Krishnan 2020)
-      none the normalisers are taken out
+      none the normalizers are removed
 
-Defaults: group normalisation with 2 groups, as FedDyn, FedDC and FedNN use; eps 1e-5 and momentum 0.1 as torch has them, eps
-1e-6 for frn. A normaliser that is inserted stands between the convolution and what follows it, as in FedNN's LeNet.
+Defaults: group normalization with 2 groups, as in FedDyn, FedDC and FedNN; eps 1e-5 and momentum 0.1 as in torch, eps
+1e-6 for frn. An inserted normalizer comes directly after the convolution, as in FedNN's LeNet.
 
-Departures. Scale and shift are one per channel for every kind, also for ln. The threshold of frn stands where a ReLU
-stood that follows the normaliser, itself or after max-pooling (the two commute); where something else follows, such as
-the sum of a residual block or a ReLU that is no module of its own, there is none, and what follows stays as it is.
-Variances are biased, those of running averages unbiased, as torch's; the published code of sn takes unbiased ones and
-lets running variances start at 0, here they start at 1.
+Departures. Scale and shift are per channel for every kind, also for ln. The threshold of frn replaces the ReLU that
+follows the normalizer, directly or after max-pooling (the two commute). Where something else follows, such as the sum
+of a residual block or a ReLU that is not a module, there is no threshold and nothing is replaced. Variances are
+biased, those of running averages unbiased, as in torch; the published code of sn uses unbiased ones and starts
+running variances at 0, here they start at 1.
 """
 
 from __future__ import annotations
@@ -28,11 +28,12 @@ from typing import Any, ClassVar, Literal
 from torch import nn
 
 from fedloom.errors import FedloomError
-from fedloom.methods.part import Count, Part
-from fedloom.methods.seen import Server, Task
+from fedloom.methods.api.context import ServerContext, TaskInfo
+from fedloom.methods.api.hyperparameters import Count
+from fedloom.methods.api.part import Part
 from fedloom.nets import Net
-from fedloom.nets.norms import FilterResponseNorm, RepresentativeBatchNorm, SwitchableNorm, ThresholdedUnit
-from fedloom.nets.surgery import Place, exchange, fill, places
+from fedloom.nets.layers.norms import FilterResponseNorm, RepresentativeBatchNorm, SwitchableNorm, ThresholdedUnit
+from fedloom.nets.layers.surgery import Place, exchange, fill, places
 
 Kind = Literal["bn", "gn", "ln", "in", "frn", "rbn", "sn", "none"]
 _BATCH = {2: nn.BatchNorm1d, 3: nn.BatchNorm1d, 4: nn.BatchNorm2d, 5: nn.BatchNorm3d}
@@ -40,17 +41,17 @@ _INSTANCE = {3: nn.InstanceNorm1d, 4: nn.InstanceNorm2d, 5: nn.InstanceNorm3d}
 
 
 class Norm(Part):
-    """Another feature normaliser: bn, gn, ln, in, frn, rbn, sn or none."""
+    """Another feature normalizer: bn, gn, ln, in, frn, rbn, sn or none."""
 
     paper = "Kang et al. 2024, FedNN (comparison)"
-    sums = "shares"  # `log` looks at the average
+    sums = "shares"  # `log` reads the average
     replaces: ClassVar[frozenset[str]] = frozenset({"norm"})
     variants: ClassVar[frozenset[str]] = frozenset({"kind"})
     kind: Kind = "gn"
     groups: Count = 2  # of gn
     threshold: bool = True  # of frn
 
-    def build(self, net: Net, task: Task) -> Net:
+    def build(self, net: Net, task: TaskInfo) -> Net:
         for place in places(net, task.shape):
             if self.kind != "none":
                 fill(net, place, self._make(place))
@@ -64,7 +65,7 @@ class Norm(Part):
         channels, axes = place.channels, len(place.shape)
         if self.kind in ("in", "frn", "rbn", "sn") and axes == 2:
             raise FedloomError(
-                f"{place.name} normalises vectors, and {self.kind} needs maps; choose bn, gn or ln, or another model"
+                f"{place.name} normalizes vectors, and {self.kind} needs maps; choose bn, gn or ln, or another model"
             )
         if self.kind == "in" and place.pixels == 1:
             raise FedloomError(
@@ -83,15 +84,15 @@ class Norm(Part):
                 return SwitchableNorm(channels)
         return nn.GroupNorm(fitting(self.groups, place) if self.kind == "gn" else 1, channels)
 
-    def log(self, server: Server) -> Mapping[str, Any]:
-        """Shares of (in, ln, bn) in the means and in the variances of every layer, where sn has them."""
-        told: dict[str, dict[str, list[float]]] = {}
+    def log(self, server: ServerContext) -> Mapping[str, Any]:
+        """Shares of (in, ln, bn) in the means and variances of every sn layer."""
+        selectors: dict[str, dict[str, list[float]]] = {}
         for name, value in server.tensors().items() if self.kind == "sn" else ():
             layer, _, leaf = name.rpartition(".")
             if leaf in ("mean_selector", "var_selector"):
                 shares = [round(share, 6) for share in value.softmax(0).tolist()]
-                told.setdefault(layer, {})[leaf.removesuffix("_selector")] = shares
-        return {"selectors": told} if told else {}
+                selectors.setdefault(layer, {})[leaf.removesuffix("_selector")] = shares
+        return {"selectors": selectors} if selectors else {}
 
 
 def fitting(groups: int, place: Place) -> int:

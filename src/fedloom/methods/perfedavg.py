@@ -1,21 +1,21 @@
-"""Per-FedAvg (Fallah et al., NeurIPS 2020): a start from which one step on a client's own data goes far.
+"""Per-FedAvg (Fallah et al., NeurIPS 2020): meta-learn an initialization that one step on a client's data improves a lot.
 
-    minimise mean_i F_i(w),   F_i(w) = f_i(w - alpha grad f_i(w))
+    minimize mean_i F_i(w),   F_i(w) = f_i(w - alpha grad f_i(w))
 
     w~ = w - alpha grad f_i(w; D),   g = grad f_i(w~; D')
     mode = fo:  w <- w - beta g
     mode = hf:  w <- w - beta (g - alpha [grad f_i(w + delta g; D'') - grad f_i(w - delta g; D'')] / (2 delta))
 
-`fo` leaves the second derivative out; `hf` finds its product with g by a central difference. D walks through the
-client's epochs; D' and D'' are drawn independently of it, so a step costs two or four gradients. Before its personal
-test a client takes `steps` steps of rate alpha from the global model, each on a batch of its own *training* images
-(published comparisons adapt on test images, some of them on another client's). The global model by itself is meant to
-be a poor one: look at the personal accuracy.
+`fo` (first order) omits the second derivative; `hf` (Hessian-free) approximates its product with g by a central
+difference. D iterates over the client's epochs; D' and D'' are sampled independently, so a step costs two or four
+gradients. Before personal evaluation a client takes `steps` steps of rate alpha from the global model, each on a
+batch of its own *training* samples (published comparisons adapt on test samples, some of them on another client's).
+The global model itself is not meant to be good: look at the personal accuracy.
 
-f_i is the method's loss; what is exchanged is adapted. The outer step is the local loop's: beta is the recipe's rate, with its
-schedule, momentum and decay, unless `beta` is given, which is then the rate of every round. The inner step has no
-momentum (FedBABU's port runs both through one optimiser, so that its outer step contains the inner gradient).
-Statistics of normalisers move with the first of the passes alone.
+f_i is the method's loss; the shared weights are adapted. The outer step is the local loop's: beta is the recipe's
+learning rate, with its schedule, momentum and decay, unless `beta` is given, which then holds in every round. The
+inner step has no momentum (FedBABU's port runs both through one optimizer, so that its outer step contains the inner
+gradient). Only the first of the passes updates statistics of normalizers.
 Defaults: alpha = 0.1, FedBABU's; delta = 0.001, the authors'; first order.
 """
 
@@ -25,12 +25,13 @@ from typing import Literal
 
 from torch import Tensor
 
-from fedloom.methods.part import Count, NonNegative, Part, Positive
-from fedloom.methods.seen import Batch, Client
+from fedloom.methods.api.context import Batch, ClientContext
+from fedloom.methods.api.hyperparameters import Count, NonNegative, Positive
+from fedloom.methods.api.part import Part
 
 
 class PerFedAvg(Part):
-    """Meta-learns a start from which one step on a client's own data goes far."""
+    """Meta-learning: one gradient step on a client's data personalizes the global model."""
 
     paper = "Fallah et al. 2020, Per-FedAvg"
     alpha: NonNegative = 0.1
@@ -39,17 +40,17 @@ class PerFedAvg(Part):
     delta: Positive = 0.001
     steps: Count = 1
 
-    def gradient(self, client: Client, batch: Batch) -> Tensor:
-        w = client.w.clone()
+    def gradient(self, batch: Batch, client: ClientContext) -> Tensor:
+        w = client.weights.clone()
         ahead = w - self.alpha * client.gradient_of(batch=batch)
-        g = client.gradient_of(at=ahead, batch=client.another())
+        g = client.gradient_of(at=ahead, batch=client.draw_batch())
         if self.mode == "hf":
-            third = client.another()
+            third = client.draw_batch()
             up = client.gradient_of(at=w + self.delta * g, batch=third)
             down = client.gradient_of(at=w - self.delta * g, batch=third)
             g = g - self.alpha * (up - down) / (2 * self.delta)
         return g if self.beta is None else g * (self.beta / client.lr)
 
-    def personalise(self, client: Client) -> None:
+    def personalize(self, client: ClientContext) -> None:
         for _ in range(self.steps):
-            client.w.sub_(client.gradient_of(), alpha=self.alpha)
+            client.weights.sub_(client.gradient_of(), alpha=self.alpha)

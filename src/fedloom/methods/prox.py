@@ -3,20 +3,21 @@
     L = cross-entropy + (mu/2) ||w - w_g||^2,   so   g <- g + mu (w - w_g)
 
 With `beta` it is the convex mix of FedDr+'s equation 1 instead, L = beta * L_base + (1 - beta) * 1/2 ||w - w_g||^2,
-so g <- beta g + (1 - beta)(w - w_g), and mu has no say. L_base is the objective with all penalties that stand before
-it in the sum; corrections of other parts (scaffold's controls) are not scaled. The term acts on what is exchanged;
-statistics never enter the distance. Its gradient is added in closed form, before momentum, which is what
-differentiating the loss would give (only a convex mix that stands after it does not scale it). Default mu = 0.01 as
-FedBABU's comparison; FedDr+ uses 0.001, FedNTD's code 1.0.
+so g <- beta g + (1 - beta)(w - w_g), and mu is ignored. L_base is the loss with all regularizers before it in the
+sum; corrections of other parts (scaffold's controls) are not scaled. The term acts on the shared weights; statistics
+never enter the distance. Its gradient is added in closed form, before momentum, which equals differentiating the loss
+(except that a convex mix later in the sum does not scale it). Default mu = 0.01 as in FedBABU's comparison; FedDr+
+uses 0.001, FedNTD's code 1.0.
 """
 
 from __future__ import annotations
 
 from torch import Tensor
 
-from fedloom.methods.method import alias
-from fedloom.methods.part import NonNegative, Part, Share
-from fedloom.methods.seen import Batch, Client
+from fedloom.methods.api.context import Batch, ClientContext
+from fedloom.methods.api.hyperparameters import NonNegative, Share
+from fedloom.methods.api.part import Part
+from fedloom.methods.api.registry import alias
 
 
 class Prox(Part):
@@ -26,17 +27,16 @@ class Prox(Part):
     mu: NonNegative = 0.01
     beta: Share | None = None
 
-    @property
-    def mix(self) -> float | None:
+    def mix_share(self) -> float | None:
         return self.beta
 
-    def penalty(self, batch: Batch) -> Tensor:
-        """The distance itself is in `correct`; this is here to be mixed, so that what stands before it is scaled."""
+    def regularizer(self, batch: Batch, client: ClientContext) -> Tensor:
+        """Zero: the distance is in `correct_gradient`. Being mixed, it scales all terms before it."""
         return batch.logits.new_zeros(())
 
-    def correct(self, gradient: Tensor, client: Client) -> None:
+    def correct_gradient(self, gradient: Tensor, client: ClientContext) -> None:
         pull = self.mu if self.beta is None else 1 - self.beta
-        gradient.add_(client.w, alpha=pull).sub_(client.start, alpha=pull)
+        gradient.add_(client.weights, alpha=pull).sub_(client.global_weights, alpha=pull)
 
 
-alias("fedprox", "prox", "FedAvg with a proximal term", "Li et al. 2020, FedProx")
+alias("fedprox", "prox")

@@ -6,13 +6,13 @@
 
 With heavy-ball momentum r, K steps move the weights by eta * a_K times a constant gradient, with a_K = [K - r (1 -
 r^K) / (1 - r)] / (1 - r); dividing by K eta would make the controls about 1/(1-r) times too large. So K is replaced
-by a_K, which is K at r = 0. The rate is the one of the round. The weights are averaged as the recipe says. Controls
-cover what is trained and shared; statistics of normalisers are not controlled. Weight decay joins the gradient after
-the correction and thus becomes part of the control, as in the paper's use of the whole movement.
+by a_K, which is K at r = 0. eta is the learning rate of the round. The weights are averaged as the recipe says.
+Controls cover the shared weights; statistics of normalizers are not controlled. Weight decay is added to the gradient
+after the correction and thus becomes part of the control, as in the paper, which uses the whole movement.
 
-Beside a second act (fnr), the control is that of all steps of the round: the extra ones are corrected by the same c_i and
-c, and c_i+ comes from the weights that the client finally uploads. Extra steps begin with empty momentum buffers, so K1 +
-K2 steps move the weights by a_K1 + a_K2, not by a_(K1+K2).
+After a query that trains (fnr), the control covers all steps of the round: the extra ones are corrected by the same
+c_i and c, and c_i+ comes from the client's final upload. Extra steps start with zero momentum buffers, so K1 + K2
+steps move the weights by a_K1 + a_K2, not by a_(K1+K2).
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from fedloom.methods.part import Part
-from fedloom.methods.seen import Client, Memory, Server, Task
+from fedloom.methods.api.context import ClientContext, ServerContext, TaskInfo, Tensors
+from fedloom.methods.api.part import Part
 
 
 def effective_steps(steps: int, momentum: float) -> float:
@@ -45,32 +45,32 @@ class Scaffold(Part):
     paper = "Karimireddy et al. 2020, SCAFFOLD"
     sums = "equal"  # of the controls' changes
 
-    def server_memory(self, w: Tensor, task: Task) -> Memory:
-        return {"control": torch.zeros_like(w)}
+    def server_state(self, weights: Tensor, task: TaskInfo) -> Tensors:
+        return {"control": torch.zeros_like(weights)}
 
-    def client_memory(self, w: Tensor, task: Task) -> Memory:
-        return {"control": torch.zeros_like(w)}
+    def client_state(self, weights: Tensor, task: TaskInfo) -> Tensors:
+        return {"control": torch.zeros_like(weights)}
 
-    def uploads(self, w: Tensor, task: Task) -> Memory:
-        return {"control": torch.zeros_like(w)}
+    def uploads(self, weights: Tensor, task: TaskInfo) -> Tensors:
+        return {"control": torch.zeros_like(weights)}
 
-    def broadcast(self, memory: Mapping[str, Tensor]) -> Memory:
-        return {"control": memory["control"]}
+    def broadcast(self, state: Mapping[str, Tensor]) -> Tensors:
+        return {"control": state["control"]}
 
-    def correct(self, gradient: Tensor, client: Client) -> None:
-        gradient.add_(client.broadcast["control"]).sub_(client.memory["control"])
+    def correct_gradient(self, gradient: Tensor, client: ClientContext) -> None:
+        gradient.add_(client.broadcast["control"]).sub_(client.state["control"])
 
-    def further(self, hook: str) -> tuple[()]:
-        return ()  # no step on what is shared
+    def extra_training(self, hook: str) -> tuple[()]:
+        return ()  # no step on shared weights
 
-    def finish(self, client: Client) -> None:
-        c, c_i = client.broadcast["control"], client.memory["control"]
+    def after_training(self, client: ClientContext) -> None:
+        c, c_i = client.broadcast["control"], client.state["control"]
         scale = client.lr * distance(client.segments, client.momentum)
-        c_new = c_i - c + (client.start - client.w) / scale
+        c_new = c_i - c + (client.global_weights - client.weights) / scale
         client.upload["control"] = c_new - c_i
-        client.memory["control"] = c_new
+        client.state["control"] = c_new
 
-    def after_combine(self, server: Server) -> None:
+    def after_aggregation(self, server: ServerContext) -> None:
         changes = server.extras("control")
         for change in changes:  # |S|/N times the mean over S is the sum over N
-            server.memory["control"].add_(change, alpha=1 / server.task.clients)
+            server.state["control"].add_(change, alpha=1 / server.task.clients)

@@ -1,8 +1,15 @@
 """Networks as body + head, found by name."""
 
-from fedloom.nets.batchnorm import BatchNormMode, BatchStatistics, batch_normalisers, set_batch_norm, use_test_batch
-from fedloom.nets.heads import CosineHead, FeatureNormHead, FixedHead, simplex_etf, weight_of
-from fedloom.nets.net import Net, build, list_models, region_of
+from fedloom.nets.build import build, list_models
+from fedloom.nets.layers.batchnorm import (
+    BatchNormMode,
+    BatchStatistics,
+    batch_normalizers,
+    set_batch_norm,
+    use_test_batch,
+)
+from fedloom.nets.layers.heads import CosineHead, FeatureNormHead, FixedHead, simplex_etf, weight_of
+from fedloom.nets.net import Net, region_of
 from fedloom.nets.registry import BodyHead, Shape, model
 
 __all__ = [
@@ -14,7 +21,7 @@ __all__ = [
     "FixedHead",
     "Net",
     "Shape",
-    "batch_normalisers",
+    "batch_normalizers",
     "build",
     "list_models",
     "model",

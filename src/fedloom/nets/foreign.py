@@ -1,4 +1,4 @@
-"""Names that other libraries give to the tensors of the same nets, so that their checkpoints can be read.
+"""Tensor names of other libraries for the same nets, so that their checkpoints can be read.
 
 torchvision's ResNet18 (also timm's): conv1, bn1, layer1.0.conv1 … layer4.1.bn2, downsample.0 and .1, fc. A stem for 224x224
 images is 7x7 where ours is 3x3, and its head has 1000 classes: those two do not fit, all others do.
@@ -30,9 +30,9 @@ def our_names(names: Iterable[str]) -> dict[str, str]:
 
 
 def _resnet(name: str) -> str:
-    if found := _NAME.fullmatch(name):
-        stage, block, module, leaf = found.groups()
-        place = 3 + 2 * (int(stage) - 1) + int(block)  # after convolution, normaliser and ReLU of the stem
+    if match := _NAME.fullmatch(name):
+        stage, block, module, leaf = match.groups()
+        place = 3 + 2 * (int(stage) - 1) + int(block)  # after convolution, normalizer and ReLU of the stem
         return f"body.{place}.{_BLOCK[module]}.{leaf}"
     module, _, leaf = name.rpartition(".")
     return f"{_STEM[module]}.{leaf}" if module in _STEM else name

@@ -1,25 +1,22 @@
-"""Where nets are found: each file of this package registers its own, and a user's function is named by where it lives.
+"""The registry of nets: each file of `models` registers its own; a user's function is named by module or file.
 
 A net is a function (shape, classes) -> (body, head), with shape = (channels, height, width) of one image. A new net is
-one new file here that puts `@model(name, line)` on such a function; nothing else needs to know of it.
+one new file in `models` with `@model(name, line)` on such a function, and nothing else.
 """
 
 from __future__ import annotations
 
 import difflib
-import hashlib
 import importlib
-import importlib.util
 import pkgutil
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 
 from torch import nn
 
 from fedloom.errors import FedloomError, shown
+from fedloom.io.user_code import import_source
 
 Shape = tuple[int, int, int]
 BodyHead = tuple[nn.Module, nn.Module]
@@ -29,9 +26,9 @@ Make = Callable[[Shape, int], BodyHead]
 @dataclass(frozen=True)
 class Model:
     name: str
-    line: str  # what it is, in one line
-    origin: str  # the paper or code whose net this is
-    smallest: int  # images need at least this height and width
+    line: str  # summary in one line
+    origin: str  # the paper or code that it comes from
+    smallest: int  # smallest height and width of images
     make: Make
 
 
@@ -53,8 +50,8 @@ def model(name: str, line: str, *, origin: str = "fedloom", smallest: int = 1) -
 
 def all_models() -> dict[str, Model]:
     """Every net of this package, by name, after importing the files that hold them."""
-    package = importlib.import_module("fedloom.nets")
-    for module in pkgutil.iter_modules(package.__path__, "fedloom.nets."):
+    package = importlib.import_module("fedloom.nets.models")
+    for module in pkgutil.iter_modules(package.__path__, "fedloom.nets.models."):
         importlib.import_module(module.name)
     return dict(sorted(_models.items()))
 
@@ -78,7 +75,7 @@ def _user_function(name: str) -> Make:
     if where.endswith(".py") and not Path(where).is_file():
         raise FedloomError(f"model {name}: there is no file {where}")
     try:
-        module = _import_file(Path(where)) if where.endswith(".py") else importlib.import_module(where)
+        module = import_source(where)
     except Exception as error:  # importing runs the user's code, which may raise anything
         raise FedloomError(f"model {name}: importing {where} failed ({reason(error)})") from error
     function = getattr(module, attribute, None)
@@ -91,24 +88,5 @@ def _user_function(name: str) -> Make:
 
 
 def reason(error: Exception) -> str:
-    """The first line of what went wrong, for a sentence."""
+    """The first line of an error, for a sentence."""
     return f"{type(error).__name__}: {error}".splitlines()[0]
-
-
-def _import_file(path: Path) -> ModuleType:
-    # The name carries the file's place and content: an unchanged file is imported once (so that its classes can be
-    # pickled), an edited one afresh.
-    digest = hashlib.blake2b(str(path.resolve()).encode() + path.read_bytes(), digest_size=8).hexdigest()
-    name = f"fedloom_user_{path.stem}_{digest}"
-    if name not in sys.modules:
-        spec = importlib.util.spec_from_file_location(name, path)
-        assert spec is not None  # a .py file always has a loader
-        assert spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[name] = module
-        try:
-            spec.loader.exec_module(module)
-        except BaseException:
-            del sys.modules[name]
-            raise
-    return sys.modules[name]

@@ -1,1 +1,1 @@
-"""Tables and the page."""
+"""Tables for the terminal and for papers, progress bars, pictures of splits, and the HTML page (`page/`)."""

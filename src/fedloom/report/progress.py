@@ -1,4 +1,4 @@
-"""What a person sees while runs go: one bar in a terminal, a few plain lines in a log."""
+"""Progress of runs: one bar in a terminal, plain lines in a log."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
-from fedloom.compare import Cell
-from fedloom.engine.setup import Experiment
+from fedloom.engine.experiment import Experiment
+from fedloom.engine.server.callback import RunCallback
+from fedloom.runs.cells import Cell
 
 
-class Bar:
-    """Watches one run, or all cells of a comparison in turn; use as a context."""
+class ProgressBar(RunCallback):
+    """Progress of one run, or of all runs of a comparison. A context manager."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
@@ -24,71 +25,70 @@ class Bar:
             TaskProgressColumn(),
             TimeElapsedColumn(),
             TextColumn("{task.fields[left]}"),
-            TextColumn("{task.fields[told]}"),
+            TextColumn("{task.fields[status]}"),
             console=console,
             transient=True,
             disable=not console.is_terminal,
         )
-        self._task = self._progress.add_task("", total=1.0, told="", left="")
+        self._task = self._progress.add_task("", total=1.0, status="", left="")
         self._rounds, self._share, self._title = 1, (0.0, 1.0), ""
-        self._clock, self._ran = Clock(), False
-        self._said = 0.0
+        self._clock, self._trained = TimeLeft(), False
+        self._last_line = 0.0  # when a line was last printed to a log
 
-    def __enter__(self) -> Bar:
+    def __enter__(self) -> ProgressBar:
         self._progress.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        if not self._progress.disable:  # where it is, older versions of rich print an empty line
+        if not self._progress.disable:  # stopping a disabled bar prints an empty line in older versions of rich
             self._progress.stop()
 
-    def cell(self, cell: Cell, number: int, total: int) -> None:
-        if self._ran:
-            self._clock.reach(cell.share[0])  # what the last cell did after its rounds was work as well
+    def cell_started(self, cell: Cell, number: int, total: int) -> None:
+        if self._trained:
+            self._clock.reach(cell.share[0])  # work after the rounds of the last cell
         else:
             self._clock.skip(cell.share[0])
-        self._ran = False
+        self._trained = False
         self._rounds, self._share = cell.recipe.rounds, cell.share
         self._title = f"{number + 1}/{total} {cell.title}"
-        self._progress.update(self._task, description=self._title, told="")
+        self._progress.update(self._task, description=self._title, status="")
         self._move(0)
 
-    def begin(self, experiment: Experiment, folder: Path, done: int) -> None:
+    def run_started(self, experiment: Experiment, folder: Path, rounds_done: int) -> None:
         recipe = experiment.recipe
         if not self._title:
             self._rounds = recipe.rounds
-            self._progress.update(self._task, description=str(experiment.method))
+            self._progress.update(self._task, description=str(experiment.program.method))
             self.note(
-                f"{experiment.method} on {recipe.data.name} ({recipe.split}, {recipe.clients} clients), into {folder}"
+                f"{experiment.program.method} on {recipe.data.name} ({recipe.split}, {recipe.clients} clients), into {folder}"
             )
-        if done:
-            self.note(f"going on after round {done}")
-        self._ran = True
-        self._clock.skip(self._at(done))
-        self._move(done)
+        if rounds_done:
+            self.note(f"continuing after round {rounds_done}")
+        self._trained = True
+        self._clock.skip(self._at(rounds_done))
+        self._move(rounds_done)
 
-    def client(self, done: int) -> None:
-        """Clients are too many to show one by one."""
-
-    def round(self, line: dict[str, Any]) -> None:
-        told = _told(line)
+    def round_ended(self, line: dict[str, Any]) -> None:
+        status = _status(line)
         self._clock.reach(self._at(line["round"]))
         self._move(line["round"])
-        self._progress.update(self._task, told=f"round {line['round']}/{self._rounds}  {told}")
+        self._progress.update(self._task, status=f"round {line['round']}/{self._rounds}  {status}")
         if line["lost"]:
             reasons = "; ".join(f"client {client}: {why}" for client, why in line["lost_clients"].items())
             self.note(f"round {line['round']}: {line['lost']} uploads lost ({reasons})")
         now = time.monotonic()
-        if not self.console.is_terminal and (now - self._said > 10 or line["round"] == self._rounds):
-            self._said = now
+        if not self.console.is_terminal and (now - self._last_line > 10 or line["round"] == self._rounds):
+            self._last_line = now
             left = f"  ({left})" if (left := self._clock.left()) else ""
-            self.note(f"{self._title + ': ' if self._title else ''}round {line['round']}/{self._rounds}  {told}{left}")
+            self.note(
+                f"{self._title + ': ' if self._title else ''}round {line['round']}/{self._rounds}  {status}{left}"
+            )
 
     def note(self, text: str) -> None:
         self.console.print(text, highlight=False, markup=False, soft_wrap=True)
 
     def _at(self, done: int) -> float:
-        """How much of the whole job is done after this round of the present run."""
+        """Share of all work that is done after this round of the current run."""
         begin, end = self._share
         return begin + (end - begin) * done / self._rounds
 
@@ -96,18 +96,18 @@ class Bar:
         self._progress.update(self._task, completed=self._at(done), left=self._clock.left())
 
 
-class Clock:
-    """Time left, from the work that was really done since it was started: what was found done costs nothing."""
+class TimeLeft:
+    """Estimates the time left from the work done since the start. Work that was already done is not counted."""
 
     def __init__(self) -> None:
         self._position, self._worked, self._seconds, self._since = 0.0, 0.0, 0.0, time.monotonic()
 
     def skip(self, position: float) -> None:
-        """Found done already."""
+        """Work up to this position was already done."""
         self._position, self._since = position, time.monotonic()
 
     def reach(self, position: float) -> None:
-        """Done just now, since the last call."""
+        """Work up to this position was done since the last call."""
         now = time.monotonic()
         self._worked += position - self._position
         self._seconds += now - self._since
@@ -123,7 +123,7 @@ class Clock:
         return f"{minutes} min {seconds} s left" if minutes else f"{seconds} s left"
 
 
-def _told(line: dict[str, Any]) -> str:
+def _status(line: dict[str, Any]) -> str:
     loss = line["train_loss"]
     words = [f"loss {loss:.3f}"] if loss is not None else []
     if "test_accuracy" in line:

@@ -1,4 +1,4 @@
-"""A table as a value, and how it is written: for the terminal, as Markdown, as LaTeX."""
+"""A table as a value, rendered for the terminal, as Markdown or as LaTeX."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from fedloom.report.table import plain_table
 
 
 @dataclass(frozen=True)
-class Entry:
+class SheetEntry:
     text: str
     bold: bool = False
-    mark: str = ""  # raised, behind the text
+    mark: str = ""  # superscript after the text
 
 
 @dataclass(frozen=True)
 class Sheet:
-    """Columns have one or more levels of titles; the first column holds words."""
+    """Columns have one or more levels of titles; the first column holds text, the others numbers."""
 
     title: str
     columns: Sequence[tuple[str, ...]]
-    rows: Sequence[Sequence[Entry]]
+    rows: Sequence[Sequence[SheetEntry]]
     notes: Sequence[str] = field(default=())
 
     @property
@@ -55,7 +55,7 @@ def markdown(sheets: Sequence[Sheet]) -> str:
 
 
 def latex(sheets: Sequence[Sheet]) -> str:
-    """Tables that need the packages booktabs and nothing else."""
+    """Tables that need only the package booktabs."""
     return "\n".join(_tabular(sheet) for sheet in sheets)
 
 
@@ -77,7 +77,7 @@ def _tabular(sheet: Sheet) -> str:
 
 
 def tex(text: str) -> str:
-    """Text that LaTeX prints as it is."""
+    """Text with LaTeX's special characters escaped."""
     special = {sign: f"\\{sign}" for sign in "&%$#_{}"} | {
         "\\": r"\textbackslash{}",
         "~": r"\textasciitilde{}",
@@ -91,14 +91,14 @@ def tex(text: str) -> str:
     return "".join(special.get(sign, sign) for sign in text)
 
 
-def _tex(entry: Entry) -> str:
+def _tex(entry: SheetEntry) -> str:
     text = tex(entry.text)
     if entry.bold:
         text = f"\\textbf{{{text}}}"
     return text + (f"$^{{{entry.mark}}}$" if entry.mark else "")
 
 
-def _rich(entry: Entry) -> str:
+def _rich(entry: SheetEntry) -> str:
     text = escape(entry.text + entry.mark)
     return f"[bold]{text}[/bold]" if entry.bold else text
 

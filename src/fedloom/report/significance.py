@@ -1,46 +1,47 @@
-"""Whether a difference between methods is more than luck: a paired test over seeds.
+"""Whether a difference between methods is significant: a paired test over seeds.
 
-Cells of one seed share clients, cohorts and first weights, so methods are compared seed by seed. The test is the paired t-test,
-two-sided, not corrected for the number of comparisons; Wilcoxon's cannot fall below 0.05 with fewer than six seeds.
+Runs of one seed share the split, the cohorts and the initial weights, so methods are compared seed by seed. The test is the
+two-sided paired t-test, not corrected for multiple comparisons. Wilcoxon's test cannot reach p < 0.05 with fewer than six
+seeds.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-FEWEST = 3  # seeds that a test needs
+MIN_SEEDS = 3
 
 
 def paired(values: Sequence[float], others: Sequence[float]) -> float | None:
-    """The p-value, or None where the test says nothing: too few pairs, or all differences the same."""
+    """The p-value; None if there are too few pairs or all differences are equal."""
     differences = [round(a - b, 12) for a, b in zip(values, others, strict=True)]
-    if len(differences) < FEWEST or len(set(differences)) == 1:
+    if len(differences) < MIN_SEEDS or len(set(differences)) == 1:
         return None
-    from scipy.stats import ttest_rel  # a second or so to import, and few commands test anything
+    from scipy.stats import ttest_rel  # slow to import
 
     return float(ttest_rel(values, others).pvalue)
 
 
 def note(best: str, samples: Mapping[str, Mapping[int, float]]) -> str:
-    """One sentence on every method against the best; `samples` maps method to seed to accuracy."""
+    """Every method compared with the best one, as text; `samples` maps method to seed to accuracy."""
     if len(samples) < 2:
         return ""
-    if max(len(found) for found in samples.values()) < FEWEST:
-        return f"No significance test: a paired one needs {FEWEST} seeds or more (--seeds {FEWEST})."
-    told, seeds = [], set()
-    for row, found in samples.items():
-        both = sorted(set(found) & set(samples[best]))
+    if max(len(by_seed) for by_seed in samples.values()) < MIN_SEEDS:
+        return f"No significance test: a paired one needs {MIN_SEEDS} seeds or more (--seeds {MIN_SEEDS})."
+    texts, seeds = [], set()
+    for row, by_seed in samples.items():
+        both = sorted(set(by_seed) & set(samples[best]))
         if row == best or not both:
             continue
-        mine, theirs = [found[seed] for seed in both], [samples[best][seed] for seed in both]
+        mine, theirs = [by_seed[seed] for seed in both], [samples[best][seed] for seed in both]
         gap = 100 * (sum(mine) - sum(theirs)) / len(both)
         p = paired(mine, theirs)
         seeds.add(len(both))
-        verdict = "no test, differences do not vary" if len(both) >= FEWEST else "no test, too few seeds"
-        told.append(f"{row} {gap:+.1f} ({_p(p) if p is not None else verdict})")
+        verdict = "no test, differences do not vary" if len(both) >= MIN_SEEDS else "no test, too few seeds"
+        texts.append(f"{row} {gap:+.1f} ({_p(p) if p is not None else verdict})")
     over = " to ".join(str(count) for count in sorted({min(seeds), max(seeds)})) if seeds else "0"
     test = f"Paired t-test over {over} seeds, two-sided, uncorrected."
-    return f"Against {best}, points of global accuracy: {'; '.join(told)}. {test}"
+    return f"Against {best}, points of global accuracy: {'; '.join(texts)}. {test}"
 
 
 def _p(p: float) -> str:

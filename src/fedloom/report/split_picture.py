@@ -1,7 +1,7 @@
-"""A split as a picture: clients by classes, a bubble's area or a cell's shade being the number of training images.
+"""A split as a picture: clients by classes, with training images as the area of a bubble or the shade of a cell.
 
-Bubbles for up to 40 clients, as in figure 2 of FNR-FL; cells beyond. One list of shapes, written as SVG by hand, or drawn
-with pillow as PNG.
+Bubbles for up to 40 clients, as in figure 2 of FNR-FL; cells for more. One list of shapes is written as SVG, or as PNG
+with pillow.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from importlib import import_module
 from pathlib import Path
 from xml.sax.saxutils import escape
 
-from fedloom.data import Holding
-from fedloom.data.splits.strength import class_counts
+from fedloom.data import ClientViews
+from fedloom.data.split.strength import class_counts
 from fedloom.errors import FedloomError
 
 BUBBLES = 40
 INK, PAPER, RULE = (38, 70, 120), (255, 255, 255), (225, 228, 232)
-Colour = tuple[int, int, int]
+Color = tuple[int, int, int]
 
 
 @dataclass(frozen=True)
@@ -25,11 +25,11 @@ class Shape:
     kind: str  # circle | cell | line | text
     x: float
     y: float
-    width: float  # of a circle: its radius; of a text: the size of its letters
+    width: float  # the radius of a circle; the font size of a text
     height: float = 0.0
-    colour: Colour = INK
+    color: Color = INK
     text: str = ""
-    middle: bool = False  # a text about x, else to the left of it
+    middle: bool = False  # a text is centered at x, otherwise it ends there
     hint: str = ""
 
 
@@ -40,34 +40,36 @@ class Picture:
     shapes: tuple[Shape, ...]
 
 
-def picture(holding: Holding, title: str) -> Picture:
-    counts = class_counts(holding)
+def picture(stage: ClientViews, title: str) -> Picture:
+    counts = class_counts(stage)
     clients, classes = counts.shape
     bubbles = clients <= BUBBLES
     step_x = 28.0 if bubbles else max(900.0 / clients, 1.0)
     step_y = 28.0 if classes <= 20 else max(560.0 / classes, 5.0)
-    names = holding.images.class_names
+    names = stage.images.class_names
     left = 24.0 + 7 * max((len(name) for name in names), default=1)
     top, most = 44.0, max(int(counts.max()), 1)
-    shapes = [Shape("text", left, 22, 14, colour=(30, 30, 30), text=title, hint="title")]
+    shapes = [Shape("text", left, 22, 14, color=(30, 30, 30), text=title, hint="title")]
     for c in range(classes):
         y = top + (c + 0.5) * step_y
         if bubbles:
-            shapes.append(Shape("line", left, y, clients * step_x, colour=RULE))
+            shapes.append(Shape("line", left, y, clients * step_x, color=RULE))
         if step_y >= 10 or c % max(1, round(12 / step_y)) == 0:
-            shapes.append(Shape("text", left - 8, y + 4, 11, colour=(60, 60, 60), text=names[c]))
+            shapes.append(Shape("text", left - 8, y + 4, 11, color=(60, 60, 60), text=names[c]))
     for k in range(clients):
         x = left + (k + 0.5) * step_x
         if k % max(1, round(26 / step_x)) == 0:
             bottom = top + classes * step_y + 16
-            shapes.append(Shape("text", x, bottom, 11, colour=(60, 60, 60), text=str(k), middle=True))
+            shapes.append(Shape("text", x, bottom, 11, color=(60, 60, 60), text=str(k), middle=True))
         for c in range(classes):
             count = int(counts[k, c])
             if count == 0:
                 continue
             y, hint = top + (c + 0.5) * step_y, f"client {k}, {names[c]}: {count}"
             if bubbles:
-                radius = max(1.0, 0.5 * min(step_x, step_y) * (count / most) ** 0.5)  # the area is the number
+                radius = max(
+                    1.0, 0.5 * min(step_x, step_y) * (count / most) ** 0.5
+                )  # so that the area is proportional to the count
                 shapes.append(Shape("circle", x, y, radius, hint=hint))
             else:
                 shapes.append(
@@ -77,32 +79,32 @@ def picture(holding: Holding, title: str) -> Picture:
                 )
     wide = max(left + clients * step_x + 16, left + 8 * len(title))
     low = top + classes * step_y + 30
-    foot = f"clients (across) by classes (down); the largest is {most:,} training images"
-    shapes.append(Shape("text", left, low + 6, 11, colour=(60, 60, 60), text=foot, hint="title"))
+    foot = f"clients (across) by classes (down); the maximum is {most:,} training images"
+    shapes.append(Shape("text", left, low + 6, 11, color=(60, 60, 60), text=foot, hint="title"))
     return Picture(round(max(wide, left + 6.5 * len(foot))), round(low + 18), tuple(shapes))
 
 
-def write_picture(holding: Holding, title: str, path: Path) -> None:
+def write_picture(stage: ClientViews, title: str, path: Path) -> None:
     if path.suffix not in (".svg", ".png"):
         raise FedloomError(f"picture: {path} must end in .svg or .png")
-    drawn = picture(holding, title)
+    drawing = picture(stage, title)
     try:
         if path.suffix == ".svg":
-            path.write_text(svg(drawn), encoding="utf-8")
+            path.write_text(svg(drawing), encoding="utf-8")
         else:
-            _png(drawn, path)
+            _png(drawing, path)
     except OSError as error:
         raise FedloomError(f"picture: {path} cannot be written ({error.strerror or error})") from None
 
 
-def svg(drawn: Picture) -> str:
+def svg(drawing: Picture) -> str:
     lines = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{drawn.width}" height="{drawn.height}" '
-        f'viewBox="0 0 {drawn.width} {drawn.height}" font-family="sans-serif">',
-        f'<rect width="{drawn.width}" height="{drawn.height}" fill="white"/>',
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{drawing.width}" height="{drawing.height}" '
+        f'viewBox="0 0 {drawing.width} {drawing.height}" font-family="sans-serif">',
+        f'<rect width="{drawing.width}" height="{drawing.height}" fill="white"/>',
     ]
-    for s in drawn.shapes:
-        fill = f'fill="rgb{s.colour}"'
+    for s in drawing.shapes:
+        fill = f'fill="rgb{s.color}"'
         hint = f"<title>{escape(s.hint)}</title>" if s.hint else ""
         if s.kind == "circle":
             lines.append(f'<circle cx="{s.x:.2f}" cy="{s.y:.2f}" r="{s.width:.2f}" {fill}>{hint}</circle>')
@@ -110,7 +112,7 @@ def svg(drawn: Picture) -> str:
             size = f'width="{s.width:.2f}" height="{s.height:.2f}"'
             lines.append(f'<rect x="{s.x:.2f}" y="{s.y:.2f}" {size} {fill}>{hint}</rect>')
         elif s.kind == "line":
-            lines.append(f'<path d="M{s.x:.2f} {s.y:.2f}h{s.width:.2f}" stroke="rgb{s.colour}"/>')
+            lines.append(f'<path d="M{s.x:.2f} {s.y:.2f}h{s.width:.2f}" stroke="rgb{s.color}"/>')
         else:
             anchor = "middle" if s.middle else "start" if s.hint == "title" else "end"
             place = f'x="{s.x:.2f}" y="{s.y:.2f}" font-size="{s.width:g}" text-anchor="{anchor}"'
@@ -118,29 +120,29 @@ def svg(drawn: Picture) -> str:
     return "\n".join([*lines, "</svg>", ""])
 
 
-def _png(drawn: Picture, path: Path, zoom: int = 2) -> None:
+def _png(drawing: Picture, path: Path, zoom: int = 2) -> None:
     try:
         image_module, draw_module, font_module = (
             import_module(f"PIL.{name}") for name in ("Image", "ImageDraw", "ImageFont")
         )
     except ImportError as error:
         raise FedloomError("picture: a png needs pillow (pip install pillow); an svg needs nothing") from error
-    image = image_module.new("RGB", (drawn.width * zoom, drawn.height * zoom), PAPER)
+    image = image_module.new("RGB", (drawing.width * zoom, drawing.height * zoom), PAPER)
     draw = draw_module.Draw(image)
-    for s in drawn.shapes:
+    for s in drawing.shapes:
         x, y, width, height = (value * zoom for value in (s.x, s.y, s.width, s.height))
         if s.kind == "circle":
-            draw.ellipse((x - width, y - width, x + width, y + width), fill=s.colour)
+            draw.ellipse((x - width, y - width, x + width, y + width), fill=s.color)
         elif s.kind == "cell":
-            draw.rectangle((x, y, x + width, y + height), fill=s.colour)
+            draw.rectangle((x, y, x + width, y + height), fill=s.color)
         elif s.kind == "line":
-            draw.line((x, y, x + width, y), fill=s.colour, width=zoom)
+            draw.line((x, y, x + width, y), fill=s.color, width=zoom)
         else:
             anchor = "ms" if s.middle else "ls" if s.hint == "title" else "rs"
-            draw.text((x, y), s.text, fill=s.colour, font=font_module.load_default(size=width), anchor=anchor)
+            draw.text((x, y), s.text, fill=s.color, font=font_module.load_default(size=width), anchor=anchor)
     image.save(path)
 
 
-def _shade(share: float) -> Colour:
+def _shade(share: float) -> Color:
     red, green, blue = (round(paper + (ink - paper) * share) for paper, ink in zip((235, 240, 247), INK, strict=True))
     return red, green, blue

@@ -1,4 +1,4 @@
-"""Tables for the terminal: what a run, a comparison or a fine-tuning came to."""
+"""Tables for the terminal: results of a run, a comparison or a fine-tuning."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from rich.box import SIMPLE_HEAD
 from rich.markup import escape
 from rich.table import Table
 
-from fedloom.compare import Comparison
-from fedloom.measure.personal import Personal
+from fedloom.evaluation.personalization import PersonalizationResult
+from fedloom.runs.comparison import Comparison
 
 
 def percent(mean: float, deviation: float | None = None) -> str:
@@ -18,7 +18,7 @@ def percent(mean: float, deviation: float | None = None) -> str:
 
 
 def size(count: float) -> str:
-    """Bytes in a unit that reads well."""
+    """Bytes with a unit."""
     for unit in ("B", "kB", "MB", "GB"):
         if count < 1000 or unit == "GB":
             break
@@ -37,23 +37,22 @@ def plain_table(title: str, columns: Sequence[str], text_columns: int = 1) -> Ta
 def summary_table(summary: Mapping[str, Any]) -> Table:
     table = plain_table(str(summary["method"]), ["", "value"])
     clients = summary["client_accuracy"]
-    alone = summary["exchanged"] == 0 and summary["personal"] > 0  # nothing is shared: there is no global model
-    table.add_row(
-        f"{'model as drawn' if alone else 'global accuracy'}, pooled test set", percent(summary["test_accuracy"])
-    )
+    alone = summary["shared"] == 0 and summary["personal"] > 0  # nothing is shared: the global model is never trained
+    global_model = "initial model" if alone else "global model"
+    pooled = "initial model" if alone else "global accuracy"
+    table.add_row(f"{pooled}, pooled test set", percent(summary["test_accuracy"]))
     if "clean_test_accuracy" in summary:
-        table.add_row("the same on unchanged images", percent(summary["clean_test_accuracy"]))
-    named = "model as drawn" if alone else "global model"
-    table.add_row(f"{named} on each client's test set", percent(clients["mean"], clients["std"]))
+        table.add_row("the same on unshifted images", percent(summary["clean_test_accuracy"]))
+    table.add_row(f"{global_model} on each client's test set", percent(clients["mean"], clients["std"]))
     if "personal_accuracy" in summary:
         own = summary["personal_accuracy"]
         table.add_row("each client's own model on its test set", percent(own["mean"], own["std"]))
     if "best_by_validation" in summary:
         best = summary["best_by_validation"]
         table.add_row(f"round {best['round']}, best on validation", percent(best["test_accuracy"]))
-    table.add_row("seconds a round", f"{summary['seconds'] / summary['rounds']:.3f}")
+    table.add_row("seconds per round", f"{summary['seconds'] / summary['rounds']:.3f}")
     traffic = (summary["bytes_down"] + summary["bytes_up"]) / summary["rounds"]
-    table.add_row("traffic a round", size(traffic))
+    table.add_row("traffic per round", size(traffic))
     if "epsilon" in summary:
         epsilon = "none" if summary["epsilon"] is None else f"{summary['epsilon']:.3g}"
         table.add_row(f"epsilon at delta {summary['delta']:.2g}, per client", epsilon)
@@ -63,53 +62,53 @@ def summary_table(summary: Mapping[str, Any]) -> Table:
 
 
 def time_line(summary: Mapping[str, Any]) -> str:
-    """Where the seconds of a run went, the largest share first; what rounds to nothing is left out."""
+    """Time by activity in percent, the largest first; shares below 0.5 % are left out."""
     spent = summary["seconds_by"]
-    whole = sum(spent.values())
-    shares = sorted(((100 * seconds / whole, name) for name, seconds in spent.items() if whole), reverse=True)
-    told = ", ".join(f"{name} {share:.0f} %" for share, name in shares if share >= 0.5)
-    return f"{whole:.1f} s: {told}" if told else f"{whole:.1f} s"
+    total = sum(spent.values())
+    shares = sorted(((100 * seconds / total, name) for name, seconds in spent.items() if total), reverse=True)
+    text = ", ".join(f"{name} {share:.0f} %" for share, name in shares if share >= 0.5)
+    return f"{total:.1f} s: {text}" if text else f"{total:.1f} s"
 
 
 def domain_table(summary: Mapping[str, Any]) -> Table | None:
-    """Accuracy by domain; None if the set has no domains."""
-    found = summary.get("domain_accuracy")
-    if not found:
+    """Accuracy by domain; None if the data set has no domains."""
+    accuracies = summary.get("domain_accuracy")
+    if not accuracies:
         return None
     table = plain_table("global accuracy in % by domain", ["domain", "accuracy"])
-    for name, accuracy in found.items():
+    for name, accuracy in accuracies.items():
         table.add_row(escape(name), percent(accuracy))
-    table.add_row("mean of domains", percent(sum(found.values()) / len(found)))
+    table.add_row("mean of domains", percent(sum(accuracies.values()) / len(accuracies)))
     return table
 
 
-def comparison_legend(found: Comparison) -> str:
+def comparison_legend(comparison: Comparison) -> str:
     text = (
-        "global: the global model on the pooled test set; clients: before fine-tuning, on each client's own test set, its own "
-        "model where the method gives it one"
+        "global: the global model on the pooled test set; clients: before fine-tuning, on each client's own test set, with "
+        "the client's own model if the method has one"
     )
-    if found.tuning:
-        t = found.tuning
+    if comparison.fine_tuning:
+        t = comparison.fine_tuning
         text += f"; personal: the same after {t.epochs} epochs of fine-tuning ({t.part}, {t.rate_share:g} x the method's lr)"
-        text += "; worst: of its clients; unseen: that model on test images of classes that its client never saw"
+        text += "; worst: the lowest of all clients; unseen: on test images of classes without training images"
     return text + "."
 
 
-def personal_table(found: Personal) -> Table:
+def personal_table(result: PersonalizationResult) -> Table:
     table = plain_table(
-        f"accuracy in % on each client's own test set, fine-tuning {found.part} at lr {found.lr:g}",
-        ["epochs", "mean ± deviation", "worst", "quarter", "median", "three quarters"],
+        f"accuracy in % on each client's own test set, fine-tuning {result.part} at lr {result.lr:g}",
+        ["epochs", "mean ± deviation", "worst", "Q1", "median", "Q3"],
     )
-    for epoch, row in enumerate(found.curve):
+    for epoch, row in enumerate(result.curve):
         if row["clients"]:
-            rest = (percent(row[name]) for name in ("worst", "quarter", "median", "three_quarters"))
+            rest = (percent(row[name]) for name in ("worst", "q1", "median", "q3"))
             name = "0 (initial)" if epoch == 0 else str(epoch)
             table.add_row(name, percent(row["mean"], row["std"]), *rest)
     return table
 
 
 def listing(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, str]) -> Table:
-    """Rows of a registry; `columns` maps keys to titles."""
+    """Rows of a registry as a table; `columns` maps keys to titles."""
     table = plain_table("", list(columns.values()), len(columns))
     for row in rows:
         table.add_row(*(escape(_text(row.get(key, ""))) for key in columns))

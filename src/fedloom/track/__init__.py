@@ -1,11 +1,11 @@
-"""Trackers: what a run tells to TensorBoard, MLflow or Weights & Biases while it goes.
+"""Trackers: runs logged to TensorBoard, MLflow or Weights & Biases.
 
-    fedloom run --track tensorboard …        also mlflow, wandb, or several with commas between
+    fedloom run --track tensorboard …        also mlflow, wandb, or several separated by commas
 
-A tracker gets the recipe once, the numbers of every round, and the summary. It never decides anything: the digest of a
-run is the same with and without, and a tracker that fails is told about and dropped while the run goes on.
+A tracker gets the recipe, the numbers of every round, and the summary. The digest of a run is the same with and without
+trackers. A tracker that fails is reported and dropped, and the run continues.
 """
 
-from fedloom.track.tracker import Tracking, check, tracking
+from fedloom.track.tracker import Tracking, check
 
-__all__ = ["Tracking", "check", "tracking"]
+__all__ = ["Tracking", "check"]

@@ -1,5 +1,5 @@
-"""TensorBoard, MLflow and Weights & Biases. Each package is imported only when its tracker is made; all stay on this machine
-unless their own environment variables say otherwise."""
+"""TensorBoard, MLflow and Weights & Biases. A package is imported when its tracker is created. All data stay on this machine
+unless the tracker's own environment variables say otherwise."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fedloom.engine.files import write
+from fedloom.io.files import write
 from fedloom.recipe import Recipe
 
 
 def settings(recipe: Recipe) -> dict[str, Any]:
-    """The recipe as flat fields: data.name and so on."""
-    found: dict[str, Any] = {}
+    """The recipe as flat fields, such as data.name."""
+    fields: dict[str, Any] = {}
     for name, value in recipe.model_dump(mode="json").items():
-        found |= {f"{name}.{key}": item for key, item in value.items()} if isinstance(value, dict) else {name: value}
-    return found
+        fields |= {f"{name}.{key}": item for key, item in value.items()} if isinstance(value, dict) else {name: value}
+    return fields
 
 
 class TensorBoard:
-    """Event files in runs/x/tensorboard; look with: tensorboard --logdir runs."""
+    """Event files in runs/x/tensorboard; show them with: tensorboard --logdir runs."""
 
     def __init__(self, folder: Path, recipe: Recipe, done: int) -> None:
         from torch.utils.tensorboard import SummaryWriter
@@ -39,16 +39,16 @@ class TensorBoard:
 
 
 class MLflow:
-    """A run of the experiment `fedloom` at $MLFLOW_TRACKING_URI, or in runs/mlflow.db beside the run folder."""
+    """A run of the experiment `fedloom` at $MLFLOW_TRACKING_URI, or in mlflow.db beside the run folder."""
 
     def __init__(self, folder: Path, recipe: Recipe, done: int) -> None:
         from mlflow.tracking import MlflowClient
 
-        place = os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{(folder.parent / 'mlflow.db').resolve()}"
-        self._client: Any = MlflowClient(tracking_uri=place)
-        kept = folder / "mlflow.txt"  # a resumed run goes on under its own number
-        if kept.exists():
-            self._run = kept.read_text(encoding="utf-8").strip()
+        uri = os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{(folder.parent / 'mlflow.db').resolve()}"
+        self._client: Any = MlflowClient(tracking_uri=uri)
+        id_file = folder / "mlflow.txt"  # a resumed run keeps its MLflow id
+        if id_file.exists():
+            self._run = id_file.read_text(encoding="utf-8").strip()
             self._client.set_terminated(self._run, "RUNNING")
             return
         experiment = self._client.get_experiment_by_name("fedloom")
@@ -57,7 +57,7 @@ class MLflow:
         self._run = self._client.create_run(number, run_name=str(recipe.name or folder.name)).info.run_id
         for name, value in settings(recipe).items():
             self._client.log_param(self._run, name, value)
-        write(kept, self._run + "\n")
+        write(id_file, self._run + "\n")
 
     def log(self, round: int, values: Mapping[str, float]) -> None:
         from mlflow.entities import Metric

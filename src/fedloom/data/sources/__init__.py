@@ -1,70 +1,83 @@
-"""Where image sets come from: the text of `data` is turned into a source, whose content is read only when needed."""
+"""From the text of `data` in a recipe to a data source. One source per file, imported when this package is."""
 
 from __future__ import annotations
 
 import os
 from difflib import get_close_matches
+from importlib import import_module
 from pathlib import Path
+from pkgutil import iter_modules
 
-from fedloom.data.sources.digits import digits
-from fedloom.data.sources.folder import folder
-from fedloom.data.sources.hub import hub
-from fedloom.data.sources.npz import npz
-from fedloom.data.sources.ready import READY, ready
-from fedloom.data.sources.source import Source
+from fedloom.data.sources.npz import open_npz, outline
+from fedloom.data.sources.source import FORMATS, NAMES, DataSource
 from fedloom.errors import FedloomError, brief, shown
 
-FORMS = "digits, NAME (of $FEDLOOM_DATA/NAME.npz, or of fedloom list data), PATH.npz, folder:PATH or hf:owner/name"
+for _module in iter_modules(__path__):
+    import_module(f"{__name__}.{_module.name}")
 
 
-def find(text: str) -> Source:
-    """The source that a text names, or one sentence about why it cannot be had."""
+def find(text: str) -> DataSource:
+    """The source that the text of `data` names; raises an error if there is none."""
     try:
         return _find(text.strip())
     except FedloomError:
         raise
-    except (OSError, RuntimeError, ValueError) as error:  # names that no file can have, links in a circle
+    except (OSError, RuntimeError, ValueError) as error:  # impossible file names, symlink loops
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise FedloomError(f"data {shown(text)} cannot be read ({brief(str(reason))})") from None
 
 
-def _find(text: str) -> Source:
-    kind, colon, rest = text.partition(":")
-    if text == "digits":
-        return digits()
-    if kind == "hf" and colon:
-        return hub(rest)
-    if kind == "folder" and colon:
-        return folder(rest)
-    if text.endswith(".npz"):
-        return npz(Path(text))
+def list_sets() -> list[dict[str, str]]:
+    """What `data` can be: name, summary, and where it comes from (a file in $FEDLOOM_DATA, or a download)."""
+    files = _files()
+    rows = [{"name": known.name, "summary": known.summary, "file": ""} for known in NAMES.values() if known.bundled]
+    rows += [{"name": name, "summary": outline(path), "file": str(path)} for name, path in files.items()]
+    rows += [
+        {"name": known.name, "summary": known.summary, "file": known.origin}
+        for known in NAMES.values()
+        if not known.bundled and known.name not in files
+    ]
+    return rows + [{"name": known.form, "summary": known.summary, "file": ""} for known in FORMATS.values()]
+
+
+def _find(text: str) -> DataSource:
+    for known in sorted(FORMATS.values(), key=lambda known: ":" not in known.form):  # hf:x.npz is not a path
+        if (argument := known.argument(text)) is not None:
+            return known.open(argument)
     if not text or not set(text).isdisjoint("/\\:"):
-        raise FedloomError(f"data {shown(text)} is not understood; allowed is {FORMS}")
-    if text in READY and text not in named():
-        return ready(text)
-    return npz(_named(text))
+        raise FedloomError(f"data {shown(text)} is not understood; allowed: {_allowed()}")
+    files = _files()
+    if text in NAMES and (NAMES[text].bundled or text not in files):
+        return NAMES[text].open()
+    if text in files:
+        return open_npz(str(files[text]))
+    raise _unknown(text, files)
 
 
-def named() -> dict[str, Path]:
-    """The sets in $FEDLOOM_DATA by name; none when it is not set."""
+def _files() -> dict[str, Path]:
+    """The npz files in $FEDLOOM_DATA by name; none if it is not set."""
     root = os.environ.get("FEDLOOM_DATA")
-    found = sorted(Path(root).expanduser().glob("*.npz")) if root else []
-    return {path.stem: path for path in found if path.is_file()}
+    paths = sorted(Path(root).expanduser().glob("*.npz")) if root else []
+    return {path.stem: path for path in paths if path.is_file()}
 
 
-def _named(name: str) -> Path:
-    known = named()
-    if name in known:
-        return known[name]
-    near = get_close_matches(name[:80], ["digits", *known, *READY], n=1)
+def _unknown(name: str, files: dict[str, Path]) -> FedloomError:
+    near = get_close_matches(name[:80], [*files, *NAMES], n=1)
     hint = f"; did you mean {near[0]}?" if near else "."
     root = os.environ.get("FEDLOOM_DATA")
     if not root:
-        raise FedloomError(
+        return FedloomError(
             f"data {shown(name)} is not bundled and FEDLOOM_DATA is not set{hint} "
-            f"Set FEDLOOM_DATA to the folder that holds {name}.npz, or use {FORMS}"
+            f"Set FEDLOOM_DATA to the folder that holds {name}.npz, or use {_allowed()}"
         )
-    there = ", ".join(known) or "no npz file"
-    raise FedloomError(
-        f"data {shown(name)} is not in FEDLOOM_DATA ({root}), which holds {there}{hint} Allowed is {FORMS}"
+    content = ", ".join(files) or "no npz file"
+    return FedloomError(
+        f"data {shown(name)} is not in FEDLOOM_DATA ({root}), which holds {content}{hint} Allowed: {_allowed()}"
     )
+
+
+def _allowed() -> str:
+    bundled = [known.name for known in NAMES.values() if known.bundled]
+    forms = [known.form for known in FORMATS.values()]
+    names = "NAME (of $FEDLOOM_DATA/NAME.npz, or of fedloom list data)"
+    return f"{', '.join([*bundled, names, *forms[:-1]])} or {forms[-1]}"

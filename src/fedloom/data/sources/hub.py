@@ -1,8 +1,8 @@
-"""Sets of the Hugging Face hub, or saved with save_to_disk, through the datasets library (fedloom[hub]).
+"""Datasets of the Hugging Face hub, or saved with save_to_disk, through the datasets library (fedloom[hub]).
 
 The image and label columns are found by their feature types, or named: hf:owner/name?image=img&label=fine_label. Other
 options are config, revision, domain and writer. The test split is test, else validation or valid, else every fifth image.
-A set of the hub is kept under its name: name a revision to be sure of its content.
+A hub dataset is cached under its name and options: set a revision to pin its content.
 """
 
 from __future__ import annotations
@@ -17,18 +17,19 @@ from urllib.parse import parse_qsl
 import numpy as np
 
 from fedloom.data.arrays import Array, Content
-from fedloom.data.sources.pictures import stack
-from fedloom.data.sources.source import Source, stamp
+from fedloom.data.sources.decode import stack_images
+from fedloom.data.sources.source import DataSource, data_format, stamp
 from fedloom.errors import FedloomError
 
 OPTIONS = ("image", "label", "config", "revision", "domain", "writer")
 
 
 class Unreachable(FedloomError):
-    """The set could not be had at all."""
+    """The dataset could not be downloaded or opened."""
 
 
-def hub(text: str) -> Source:
+@data_format("hf:owner/name", 'a dataset of the Hugging Face hub, or hf:PATH; needs pip install "fedloom[hub]"')
+def open_hub(text: str) -> DataSource:
     name, _, query = text.partition("?")
     options = dict(parse_qsl(query, keep_blank_values=True))
     for option, value in options.items():
@@ -37,16 +38,16 @@ def hub(text: str) -> Source:
                 f"data 'hf:{text}': the option {option}={value} is not understood; allowed are {', '.join(OPTIONS)}"
             )
     if not name:
-        raise FedloomError(f"data 'hf:{text}' names no set; expected is hf:owner/name or hf:PATH")
+        raise FedloomError(f"data 'hf:{text}' names no dataset; expected hf:owner/name or hf:PATH")
     chosen = ("hf", *(f"{option}={value}" for option, value in sorted(options.items())))
     path = Path(name).expanduser()
     if not path.is_dir():
         if name.startswith(("/", ".", "~")):
-            raise FedloomError(f"data 'hf:{text}': the folder {path} is not there")
-        return Source(name, f"hf:{name}", (*chosen, name), _Reader(name, None, options).read)
+            raise FedloomError(f"data 'hf:{text}': the folder {path} does not exist")
+        return DataSource(name, f"hf:{name}", (*chosen, name), _Reader(name, None, options).read)
     path = path.resolve()
     identity = (*chosen, *stamp(sorted(file for file in path.rglob("*") if file.is_file())))
-    return Source(path.name, f"hf:{path}", identity, _Reader(str(path), path, options).read)
+    return DataSource(path.name, f"hf:{path}", identity, _Reader(str(path), path, options).read)
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ class _Reader:
         label = self._column(train, "label", (library.ClassLabel,))
         y, class_names = _codes(library, parts, label)
         content = {
-            "x": stack(self._pictures(parts, image), sum(len(part) for part in parts), resize),
+            "x": stack_images(self._images(parts, image), sum(len(part) for part in parts), resize),
             "y": y,
             "class_names": class_names,
         }
@@ -82,12 +83,12 @@ class _Reader:
             else:
                 config, revision = self.options.get("config"), self.options.get("revision")
                 loaded = library.load_dataset(self.name, config, revision=revision)
-        except Exception as error:  # the library and its transport raise many kinds; all become one sentence
+        except Exception as error:  # the library and its HTTP client raise many types
             raise Unreachable(f"hf:{self.name} cannot be loaded: {error}") from error
         if isinstance(loaded, library.Dataset):
             return loaded, None
         if "train" not in loaded:
-            raise FedloomError(f"hf:{self.name} has the splits {', '.join(loaded)}; expected is one called train")
+            raise FedloomError(f"hf:{self.name} has the splits {', '.join(loaded)}; expected one called train")
         return loaded["train"], next((loaded[name] for name in ("test", "validation", "valid") if name in loaded), None)
 
     def _column(self, split: Any, role: str, kinds: tuple[Any, ...]) -> str:
@@ -102,23 +103,23 @@ class _Reader:
             return self.options[role]
         if len(columns) == 1:
             return next(iter(columns))
-        found = f"{len(columns)} columns" if columns else "no column"
+        number = f"{len(columns)} columns" if columns else "no column"
         raise FedloomError(
-            f"hf:{self.name} has {found} of type {kinds[0].__name__}; name the one to use as in "
-            f"hf:{self.name}?{role}=COLUMN, from {', '.join(columns or split.features)}"
+            f"hf:{self.name} has {number} of type {kinds[0].__name__}; name the one to use, as in "
+            f"hf:{self.name}?{role}=COLUMN; the columns are {', '.join(columns or split.features)}"
         )
 
-    def _pictures(self, parts: list[Any], column: str) -> Iterator[tuple[str, Any]]:
+    def _images(self, parts: list[Any], column: str) -> Iterator[tuple[str, Any]]:
         for part in parts:
             for place, row in enumerate(part.select_columns([column])):
                 name = f"hf:{self.name}, row {place} of {part.split or 'all'}"
                 if not hasattr(row[column], "convert"):
-                    raise FedloomError(f"{name}: the column {column} holds no picture")
+                    raise FedloomError(f"{name}: the column {column} holds no image")
                 yield name, row[column]
 
 
 def _codes(library: Any, parts: list[Any], column: str) -> tuple[Array, Array]:
-    """The column as whole numbers, and the names they stand for: those of the feature, or its texts in sorted order."""
+    """The column as integers, and their names: those of the feature, or the distinct texts in sorted order."""
     feature = parts[0].features[column]
     values = np.array([value for part in parts for value in part[column][:]])
     if isinstance(feature, library.ClassLabel):

@@ -1,8 +1,8 @@
-"""Sets in one npz file, read without pickle.
+"""Datasets in one npz file, read without pickle.
 
 Keys are train_x, train_y, test_x, test_y with optional train_domain, test_domain, train_writer, test_writer; or x and y
-with optional is_test, domain, writer. Both may have class_names and domain_names. Other keys are left alone. Classes are
-numbers 0, 1, 2 and so on, or texts; see `arrays` for what becomes of other labels.
+with optional is_test, domain, writer. Both may have class_names and domain_names. Other keys are ignored. Labels are
+integers or texts; `data/arrays.py` says how they become class numbers.
 """
 
 from __future__ import annotations
@@ -10,30 +10,31 @@ from __future__ import annotations
 import zipfile
 from pathlib import Path
 
-from fedloom.archives import RAISED, read_arrays, shape_of
-from fedloom.data.sources.source import Source, stamp
+from fedloom.data.sources.source import DataSource, data_format, stamp
 from fedloom.errors import FedloomError, brief
+from fedloom.io.archives import ERRORS, read_arrays, shape_of
 from fedloom.paths import obstacle, resolved
 
-_BOTH = ("x", "y", "domain", "writer")
-KEYS = {*_BOTH, *(f"{part}_{key}" for part in ("train", "test") for key in _BOTH)} | {
+_ARRAYS = ("x", "y", "domain", "writer")
+KEYS = {*_ARRAYS, *(f"{part}_{key}" for part in ("train", "test") for key in _ARRAYS)} | {
     "is_test",
     "class_names",
     "domain_names",
 }
 
 
-def npz(path: Path) -> Source:
-    path = resolved(path, "data")
+@data_format("PATH.npz", "any npz file with train_x, train_y, test_x, test_y; images as uint8 N,H,W,C")
+def open_npz(text: str) -> DataSource:
+    path = resolved(text, "data")
     if not path.exists():
-        raise FedloomError(f"data {str(path)!r} is not there; expected is an npz file")
+        raise FedloomError(f"data {str(path)!r} does not exist; expected an npz file")
     if reason := obstacle(path):
-        raise FedloomError(f"data {str(path)!r} cannot be read ({reason}); expected is an npz file")
-    return Source(path.stem, str(path), ("npz", *stamp([path])), lambda _: read_arrays(path, KEYS))
+        raise FedloomError(f"data {str(path)!r} cannot be read ({reason}); expected an npz file")
+    return DataSource(path.stem, str(path), ("npz", *stamp([path])), lambda _: read_arrays(path, KEYS))
 
 
 def outline(path: Path) -> str:
-    """How many images of which shape, from the headers alone."""
+    """Number and shape of the images, from the headers alone."""
     try:
         with zipfile.ZipFile(path) as archive:
             names = archive.namelist()
@@ -42,11 +43,11 @@ def outline(path: Path) -> str:
                 for key in ("train_x", "test_x", "x")
                 if f"{key}.npy" in names
             }
-    except RAISED as error:
+    except ERRORS as error:
         return f"cannot be read ({brief(str(error) or type(error).__name__)})"
-    counted = {key: (shape[0], " x ".join(map(str, shape[1:]))) for key, shape in shapes.items() if shape}
-    if {"train_x", "test_x"} <= counted.keys():
-        return f"{counted['train_x'][0]} training and {counted['test_x'][0]} test images, {counted['train_x'][1]}"
-    if "x" in counted:
-        return f"{counted['x'][0]} images, {counted['x'][1]}"
+    images = {key: (shape[0], " x ".join(map(str, shape[1:]))) for key, shape in shapes.items() if shape}
+    if {"train_x", "test_x"} <= images.keys():
+        return f"{images['train_x'][0]} training and {images['test_x'][0]} test images, {images['train_x'][1]}"
+    if "x" in images:
+        return f"{images['x'][0]} images, {images['x'][1]}"
     return "has neither train_x and test_x nor x"

@@ -1,0 +1,233 @@
+"""Write the tables of README.md and docs/*.md from the code's registries.
+
+    python scripts/docs_tables.py            # rewrite every table between its markers
+    python scripts/docs_tables.py --check    # change nothing; exit 1 and name the files whose tables are stale
+
+A table stands between `<!-- table: NAME -->` and `<!-- end -->`. TABLES below lists the names.
+"""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from types import UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from pydantic import BaseModel
+from pydantic_core import PydanticUndefined
+
+from fedloom.data.partition.partitioner import Partitioner
+from fedloom.data.scheme import SCHEMES
+from fedloom.data.shifts.shift import Shift
+from fedloom.methods import Part
+from fedloom.methods.api.grammar import method, summary_of
+from fedloom.methods.api.hooks import HOOKS
+from fedloom.methods.api.hyperparameters import spell
+from fedloom.methods.api.registry import ALIASES, PARTS
+from fedloom.nets import list_models
+from fedloom.recipe import NO_EFFECT_FIELDS, Recipe
+
+ROOT = Path(__file__).resolve().parent.parent
+BLOCK = re.compile(r"(?P<begin><!-- table: (?P<name>[\w-]+) -->\n).*?(?P<end><!-- end -->)", re.DOTALL)
+SHOWN = 3  # hyper-parameters in the short table
+
+# What a part changes, by its first hook in this list.
+GROUPS: dict[str, Callable[[Part], bool]] = {
+    "head": lambda part: "head" in part.replaces,
+    "normalizer": lambda part: part.defines("build") and not part.defines("regularizer"),
+    "data": lambda part: part.central_data == "all" or not part.shares,
+    "shared weights": lambda part: part.defines("regions"),
+    "aggregation": lambda part: part.defines("aggregate") and not part.defines("correct_gradient"),
+    "server step": lambda part: part.defines("server_step"),
+    "server training": lambda part: part.defines("server_training"),
+    "queries": lambda part: part.defines("queries"),
+    "gradient": lambda part: part.defines("gradient") or part.defines("correct_gradient"),
+    "loss": lambda part: part.defines("loss") or part.defines("regularizer"),
+    "personal model": lambda part: True,
+}
+ORDER = (
+    *("gradient", "loss", "head", "normalizer", "aggregation", "server step", "server training"),
+    *("queries", "shared weights", "personal model", "data"),
+)
+
+
+def group(part: Part) -> str:
+    return next(name for name, holds in GROUPS.items() if holds(part))
+
+
+def ours() -> list[Part]:
+    """One of every part that fedloom brings, by group."""
+    parts = [part() for part in PARTS.values() if part.__module__.startswith("fedloom.")]
+    return sorted(parts, key=lambda part: (ORDER.index(group(part)), part.name))
+
+
+def names_of(part: Part) -> list[str]:
+    """Aliases of this part alone, with its defaults."""
+    return [item.name for item in ALIASES.values() if item.sum == part.name]
+
+
+def sums() -> Iterator[tuple[str, str, str, str]]:
+    """Aliases of sums, or of a part with other values: alias, sum, summary, paper."""
+    for item in ALIASES.values():
+        if item.sum and item.sum not in PARTS:
+            yield item.name, item.sum, item.summary, item.paper or method(item.sum).parts[0].paper
+
+
+def methods() -> list[str]:
+    fedavg = ALIASES["fedavg"]
+    rows = [("`fedavg`", sentence(fedavg.summary), fedavg.paper)]
+    for part in ours():
+        names = list(part.hyperparameters())
+        shown = ", ".join([*names[:SHOWN], *(["…"] if len(names) > SHOWN else [])])
+        recipe = f"`{part.name}({shown})`" if names else f"`{part.name}`"
+        recipe = " = ".join([recipe, *(f"`{name}`" for name in names_of(part))])
+        rows.append((recipe, sentence(summary_of(type(part))), part.paper))
+    rows += [(f"`{total}` = `{name}`", sentence(summary), paper) for name, total, summary, paper in sums()]
+    return table(("recipe", "idea", "paper"), rows)
+
+
+def methods_full() -> list[str]:
+    """With defaults, what each part keeps, and what it sends beside the weights."""
+    rows = []
+    for part in ours():
+        defaults = [f"`{name}={spell(value)}`" for name, value in part.values("json").items()]
+        keeps = [
+            word for word, hook in {"server": "server_state", "clients": "client_state"}.items() if part.defines(hook)
+        ]
+        sends = [
+            word
+            for word, hook in {"down": "broadcast", "up": "uploads", "queries": "queries"}.items()
+            if part.defines(hook)
+        ]
+        names = ", ".join(f"`{name}`" for name in [part.name, *names_of(part)])
+        cells = (names, group(part), sentence(summary_of(type(part))), "<br>".join(defaults))
+        rows.append((*cells, ", ".join(keeps), ", ".join(sends), part.paper))
+    return table(("name", "changes", "idea", "defaults", "state", "extra messages", "paper"), rows)
+
+
+def splits(kind: type[Any]) -> list[str]:
+    rows = []
+    for name, scheme in sorted(SCHEMES.items()):
+        if issubclass(scheme, kind):
+            rows.append((f"`{name}`", f"`{scheme.example.partition(',')[0]}`", sentence(scheme.summary), scheme.paper))
+    return table(("name", "example", "definition", "paper"), rows)
+
+
+def models() -> list[str]:
+    rows = [
+        (f"`{row['name']}`", str(row["line"]), f"{row['parameters']:,}", f"{row['smallest']} px", str(row["origin"]))
+        for row in list_models()
+    ]
+    return table(("name", "architecture", "parameters", "smallest image", "as in"), rows, right=(2,))
+
+
+def hooks() -> list[str]:
+    rows = []
+    for name, hook in HOOKS.items():
+        function = getattr(Part, name)
+        arguments = ", ".join(list(inspect.signature(function).parameters)[1:])
+        words = " ".join((function.__doc__ or "").split())
+        rows.append((f"`{name}({arguments})`", hook.place, words, hook.rule))
+    return table(("hook", "place", "when it is called, and what it does", "in a sum"), rows)
+
+
+def recipe() -> list[str]:
+    rows = [(*row, "no" if row[0].strip("`") in NO_EFFECT_FIELDS else "") for row in fields(Recipe)]
+    return table(("field", "type", "default", "description", "changes the result"), rows)
+
+
+def fields(model: type[BaseModel], inside: str = "") -> Iterator[tuple[str, str, str, str]]:
+    for name, field in model.model_fields.items():
+        annotation: Any = field.annotation
+        if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+            yield from fields(annotation, f"{inside}{name}.")
+            continue
+        default = "" if field.default is PydanticUndefined else f"`{_plain(field.default)}`"
+        yield f"`{inside}{name}`", f"`{_type(annotation)}`", default, field.description or ""
+
+
+def _plain(value: Any) -> str:
+    """A default as YAML writes it."""
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    return "[]" if value == () else str(value)
+
+
+def _type(annotation: Any) -> str:
+    """A type as a reader writes it: int | full, list of str."""
+    origin, inner = get_origin(annotation), get_args(annotation)
+    if origin is Literal:
+        return " | ".join(str(value) for value in inner)
+    if origin is Annotated:
+        return _type(inner[0])
+    if origin in (Union, UnionType):
+        return " | ".join(_type(choice) for choice in inner)
+    if origin in (tuple, list):
+        return "list of " + _type(inner[0])
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return "fields"
+    return "null" if annotation is type(None) else str(annotation.__name__)
+
+
+def sentence(text: str) -> str:
+    """For a table cell: a capital at the start, no period at the end."""
+    return (text[:1].upper() + text[1:]).rstrip(".")
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]], right: Sequence[int] = ()) -> list[str]:
+    rule = ["--:" if place in right else "---" for place in range(len(head))]
+    cells = ([cell.replace("|", r"\|") for cell in row] for row in rows)
+    return [_row(head), "|" + "|".join(rule) + "|", *(_row(row) for row in cells)]
+
+
+def _row(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(cells) + " |"
+
+
+TABLES: dict[str, Callable[[], list[str]]] = {
+    "methods": methods,
+    "methods-full": methods_full,
+    "partitioners": lambda: splits(Partitioner),
+    "shifts": lambda: splits(Shift),
+    "models": models,
+    "hooks": hooks,
+    "recipe": recipe,
+}
+
+
+def written(text: str) -> str:
+    """A page with its tables as the code has them."""
+
+    def block(match: re.Match[str]) -> str:
+        if match["name"] not in TABLES:
+            raise SystemExit(f"there is no table {match['name']!r}; known are {', '.join(TABLES)}")
+        return match["begin"] + "\n" + "\n".join(TABLES[match["name"]]()) + "\n\n" + match["end"]
+
+    return BLOCK.sub(block, text)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if a table is stale")
+    parser.add_argument("--root", type=Path, default=ROOT, help="folder that holds README.md and docs/")
+    given = parser.parse_args(arguments)
+    stale = []
+    for path in [given.root / "README.md", *sorted((given.root / "docs").glob("*.md"))]:
+        text = path.read_text(encoding="utf-8")
+        if (new := written(text)) != text:
+            stale.append(str(path.relative_to(given.root)))
+            if not given.check:
+                path.write_text(new, encoding="utf-8")
+    if stale:
+        print(f"{'stale' if given.check else 'rewritten'}: {', '.join(stale)}", file=sys.stderr)
+    if stale and given.check:
+        print("run: python scripts/docs_tables.py", file=sys.stderr)
+    return int(bool(stale and given.check))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,24 @@
+"""The test images that quantities are measured on: all of them, or a class-balanced subset."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedloom.engine.experiment import Experiment
+from fedloom.rng import numpy_generator
+
+
+def select_images(experiment: Experiment, limit: int | None) -> Tensor:
+    """Sorted indices of at most `limit` test images (None: all), as equally distributed over classes as possible."""
+    labels = experiment.data.images.test_y.numpy()
+    if limit is None or limit >= len(labels):
+        return torch.arange(len(labels))
+    order = numpy_generator(experiment.recipe.seed, "analysis", limit).permutation(len(labels))
+    rank = np.empty(len(labels), dtype=np.int64)  # position of an image among those of its class
+    for label in np.unique(labels):
+        own = order[labels[order] == label]
+        rank[own] = np.arange(len(own))
+    selected = order[np.argsort(rank[order], kind="stable")][:limit]
+    return torch.from_numpy(np.sort(selected))

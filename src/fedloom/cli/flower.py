@@ -1,0 +1,211 @@
+"""The commands of `fedloom flower`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import ModuleType
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+from typer import Argument, Option
+
+from fedloom.deploy.flower import app_template
+from fedloom.deploy.flower.app import canonical, check_federated, sizes
+from fedloom.deploy.flower.plan import DisclosurePlan, PlanRow, blank_experiment
+from fedloom.deploy.flower.plan import plan as plan_of
+from fedloom.engine.experiment import prepare
+from fedloom.engine.sites import Where
+from fedloom.errors import FedloomError
+from fedloom.recipe import Recipe, assign, read_recipe, recipe
+from fedloom.report.table import percent, plain_table, size
+
+flower = typer.Typer(help="Run a recipe on real machines with Flower.", no_args_is_help=True)
+out = Console()
+
+Given = Annotated[Path, Argument(help="a YAML file", show_default=False)]
+Setting = Annotated[
+    list[str] | None, Option("--set", help="override a field of the recipe: a.b=value", show_default=False)
+]
+
+
+def _recipe(path: Path, settings: list[str] | None) -> Recipe:
+    fields = read_recipe(path)
+    for setting in settings or []:
+        assign(fields, setting)
+    return recipe(fields)
+
+
+def _say(text: str) -> None:
+    out.print(text, highlight=False, markup=False, soft_wrap=True)
+
+
+@flower.command()
+def init(
+    directory: Annotated[Path, Argument(metavar="DIR", help="a new folder for the app", show_default=False)],
+    given: Given,
+    sites: Annotated[
+        bool, Option("--sites", help="every node has its own data (default: its share of the recipe's)")
+    ] = False,
+    test: Annotated[
+        str | None, Option(help="with --sites: an npz with test images for the server", show_default=False)
+    ] = None,
+    shape: Annotated[
+        str | None,
+        Option(
+            help="with --sites, if the recipe names no data: shape of an image, such as 3x32x32", show_default=False
+        ),
+    ] = None,
+    classes: Annotated[
+        str | None,
+        Option(help="with --shape: number of classes, or their names separated by commas", show_default=False),
+    ] = None,
+    scale: Annotated[
+        float | None, Option(help="with --shape: inputs are x / scale, for example 255", show_default=False)
+    ] = None,
+    roster: Annotated[
+        str | None, Option(help="a file with the public keys of the sites that may join", show_default=False)
+    ] = None,
+    set_: Setting = None,
+) -> None:
+    """Write a Flower app for a recipe; `flwr run DIR` runs it on nodes."""
+    if test and not sites:
+        raise FedloomError("--test: without --sites the server evaluates on the recipe's own test images; leave it out")
+    inputs = app_template.SiteInputs.of(shape, classes, scale)
+    data: Where = "sites" if sites else "split"
+    folder, made = app_template.init(directory, _recipe(given, set_), data, test, roster, inputs)
+    _say(f"app: {folder}")
+    _say(f"recipe: {folder / app_template.PACKAGE / 'recipe.yaml'} (digest {made.digest()})")
+    if sites and inputs is None and made.data.normalize != "none":
+        _say("data.normalize: written as numbers, since nobody sees the images of all sites")
+    _say(f"run folder: {folder / 'run'} (on the server)")
+
+
+@flower.command()
+def sites(
+    directory: Annotated[Path, Argument(metavar="DIR", help="a folder for the files", show_default=False)],
+    given: Given,
+    set_: Setting = None,
+) -> None:
+    """Write the data of each client of a recipe to a file of its own, for a trial with --sites."""
+    for path in app_template.write_sites(directory, _recipe(given, set_)):
+        _say(str(path))
+
+
+@flower.command()
+def plan(
+    given: Given,
+    shape: Annotated[
+        str | None,
+        Option(help="shape of an image, such as 1x28x28, if the data are not on this machine", show_default=False),
+    ] = None,
+    classes: Annotated[int | None, Option(help="with --shape: number of classes", show_default=False)] = None,
+    set_: Setting = None,
+) -> None:
+    """List exactly what leaves a site, what stays there, and what it receives."""
+    made = canonical(_recipe(given, set_))
+    if (shape is None) != (classes is None):
+        raise FedloomError("plan: --shape and --classes go together")
+    if shape is not None and classes is not None:
+        if classes < 2:
+            raise FedloomError(f"--classes: {classes}; there must be at least 2")
+        experiment = blank_experiment(made, sizes(shape, "--shape"), classes)
+    else:
+        experiment = prepare(made)
+    check_federated(experiment)
+    _show(plan_of(experiment, made))
+
+
+def _show(listed: DisclosurePlan) -> None:
+    made = listed.recipe
+    _say(f"recipe {made.digest()}: {made.method}, {made.rounds} rounds, {made.clients} clients")
+    for title, rows in listed.sections.items():
+        out.print(_table(f"leaves a site {title}", rows))
+    out.print(_table("stays at the site", listed.stays))
+    out.print(_table("is sent to a site in a round", listed.down))
+    _say(
+        f"up: {size(listed.up_bytes)} per client and round. Nothing else is sent, and the server accepts nothing else."
+    )
+
+
+def _table(title: str, rows: list[PlanRow]) -> Table:
+    table = plain_table(title, ["name", "type", "what", "bytes"], 3)
+    for row in rows:
+        table.add_row(escape(row.name), row.kind, escape(row.what), size(row.nbytes) if row.nbytes else "")
+    return table
+
+
+@flower.command()
+def certs(
+    directory: Annotated[Path, Argument(metavar="DIR", help="a new folder for the keys", show_default=False)],
+    nodes: Annotated[int, Option(help="number of nodes")] = 3,
+    host: Annotated[
+        list[str] | None, Option(help="name or IP of the SuperLink", show_default="localhost, 127.0.0.1")
+    ] = None,
+) -> None:
+    """Create TLS certificates, SuperNode keys and the roster of their public keys, for a trial."""
+    if nodes < 1:
+        raise FedloomError(f"--nodes: must be at least 1 (got {nodes})")
+    names = [f"site-{number}" for number in range(nodes)]
+    for path in _keys("certs")[0].make(directory, names, host or ["localhost", "127.0.0.1"]):
+        _say(str(path))
+
+
+def _keys(command: str) -> tuple[ModuleType, ModuleType]:
+    """The modules that need cryptography, which comes with an extra."""
+    try:
+        from fedloom.deploy.keys import certs, roster
+    except ImportError:
+        raise FedloomError(f'{command}: the package cryptography is missing; pip install "fedloom[flower]"') from None
+    return certs, roster
+
+
+@flower.command()
+def roster(
+    path: Annotated[Path, Argument(metavar="ROSTER", help="a new file", show_default=False)],
+    keys: Annotated[
+        list[Path], Argument(metavar="PUB...", help="public keys (P-384, OpenSSH), client 0 first", show_default=False)
+    ],
+) -> None:
+    """Write a roster of the sites' own public keys; each site checks it and keeps its own copy."""
+    for line in _keys("roster")[1].write_roster(path, keys):
+        _say(line)
+
+
+@flower.command()
+def check(
+    path: Annotated[Path, Argument(metavar="ROSTER", help="a roster file", show_default=False)],
+    keys: Annotated[
+        list[Path] | None,
+        Argument(metavar="[KEY...]", help="private keys that it should know", show_default=False),
+    ] = None,
+) -> None:
+    """Check a roster, and private keys against it; sites compare the output."""
+    for line in _keys("check")[1].check(path, keys or []):
+        _say(line)
+
+
+@flower.command()
+def personalize(
+    state: Annotated[Path, Argument(help="the state folder of this node", show_default=False)],
+    part: Annotated[str, Option(help="full | head | body")] = "full",
+    epochs: Annotated[int, Option(help="epochs of fine-tuning")] = 5,
+    lr: Annotated[float, Option(help="learning rate of fine-tuning")] = 0.001,
+    data: Annotated[str | None, Option(help="path of the site's images, if they moved", show_default=False)] = None,
+    weights: Annotated[
+        Path | None,
+        Option(help="the server's final.safetensors, if the site missed the end of the run", show_default=False),
+    ] = None,
+) -> None:
+    """On a node: fine-tune the final model on the site's own data and store it. Nothing is sent."""
+    from fedloom.deploy.site.personalize import personalize as tune  # imports flwr
+
+    result = tune(state, part, epochs, lr, data, weights)  # type: ignore[arg-type]
+    first, last = result.accuracy[0], result.accuracy[-1]
+    if first is not None and last is not None:
+        _say(
+            f"accuracy on the site's own test images: {percent(first)} % before, {percent(last)} % after {epochs} epochs"
+        )
+    _say(f"personal model: {result.model}")

@@ -1,0 +1,143 @@
+"""The commands that look: split, analyze, report, watch, list, bench."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+from typer import Argument, Option
+
+from fedloom import api
+from fedloom.cli import console
+from fedloom.cli.flags import RecipeFile, recipe_fields, recipe_flags
+from fedloom.data import list_sets, list_splits
+from fedloom.errors import FedloomError, shown
+from fedloom.io.user_code import import_parts
+from fedloom.methods import list_methods
+from fedloom.nets import list_models
+from fedloom.report.analysis import analysis_tables
+from fedloom.report.page.watch import HOST, serve
+from fedloom.report.split_view import split_view
+from fedloom.report.table import listing, plain_table, size
+from fedloom.runs.analyze import WHAT
+from fedloom.runs.bench import bench as run_bench
+
+Folders = Annotated[list[Path], Argument(help="run folders, or folders of runs", show_default=False)]
+
+
+def report(
+    paths: Folders,
+    out: Annotated[
+        Path | None,
+        Option("--out", "-o", help="the file, or a folder for figures", show_default="report.html, figures/"),
+    ] = None,
+    format: Annotated[str, Option(help="html (one page) | svg | png | pdf (one file per figure)")] = "html",
+    title: Annotated[str, Option(help="title of the page", show_default=False)] = "",
+) -> None:
+    """Write one self-contained page about runs: tables, curves, splits, clients, analysis, cost."""
+    for path in api.report(list(paths), out, format, title):
+        console.line(f"{path}  {size(path.stat().st_size)}")
+
+
+def watch(
+    paths: Folders,
+    port: Annotated[int, Option(help="port on this machine; 0: any free one")] = 8000,
+) -> None:
+    """Serve the page of runs while they go; it updates itself. Ctrl-C ends it."""
+    with serve(paths, port) as server:
+        console.line(f"http://{HOST}:{server.server_port}  (Ctrl-C ends it)")
+        server.serve_forever(poll_interval=0.2)
+
+
+@recipe_flags
+def split(
+    recipe: RecipeFile = None,
+    output: Annotated[
+        Path | None, Option("--output", "-o", help="store it here, for --split file:PATH.npz", show_default=False)
+    ] = None,
+    source: Annotated[
+        Path | None, Option("--from", help="read a stored split, or the folder of a run", show_default=False)
+    ] = None,
+    picture: Annotated[
+        Path | None, Option(help="draw clients by classes: PATH.svg or PATH.png", show_default=False)
+    ] = None,
+    quiet: Annotated[bool, Option("--quiet", "-q", help="print nothing but errors")] = False,
+    **flags: Any,
+) -> None:
+    """Make, read, store, measure and draw a split: who holds what, and how much clients differ."""
+    made = api.split(recipe_fields(recipe, flags), source=source)
+    if not quiet:
+        console.out.print(split_view(made))
+    written = [] if output is None else made.save(output)
+    written += [] if picture is None else api.draw_split(made, picture)
+    for path in written:
+        console.line(f"written: {path}")
+
+
+def analyze(
+    path: Annotated[Path, Argument(help="the folder of a finished run", show_default=False)],
+    what: Annotated[str, Option(help=f"all, or some of: {','.join(WHAT)}")] = "all",
+    clients: Annotated[
+        str | None,
+        Option(help="clients whose local models are trained again: 0,3,7 | all", show_default="ten of the last round"),
+    ] = None,
+    images: Annotated[int | None, Option(help="number of test images, balanced by class", show_default="all")] = None,
+    target: Annotated[
+        str | None, Option(help="report the cost of reaching these accuracies: 0.6,0.8", show_default=False)
+    ] = None,
+) -> None:
+    """Measure factors, norms, alignment, drift, embeddings and cost; tables go to the run folder."""
+    with console.err.status("analyzing") as status:
+        analysis = api.analyze(path, "" if what == "all" else what, clients, images, target, status.update)
+    for table in analysis_tables(analysis.summary, analysis.what):
+        console.out.print(table)
+    console.line(f"tables: {analysis.path}")
+
+
+LISTS: dict[str, tuple[Callable[[], Any], dict[str, str]]] = {
+    "methods": (
+        list_methods,
+        {"title": "name", "summary": "what it does", "paper": "paper", "parameters": "parameters"},
+    ),
+    "models": (
+        list_models,
+        {
+            "name": "name",
+            "line": "what it is",
+            "origin": "as in",
+            "smallest": "from px",
+            "parameters": "weights at 32x32x3",
+        },
+    ),
+    "data": (list_sets, {"name": "name", "summary": "what it is", "file": "from"}),
+    "splits": (
+        list_splits,
+        {"name": "name", "kind": "decides", "example": "example", "summary": "what it does", "paper": "paper"},
+    ),
+}
+
+
+def list_(
+    what: Annotated[str, Argument(help=" | ".join(LISTS), show_default=False)],
+    parts: Annotated[list[str] | None, Option(help="a module or .py file with parts of your own")] = None,
+) -> None:
+    """List the names that recipes may use."""
+    import_parts(tuple(parts or ()))
+    if what not in LISTS:
+        raise FedloomError(f"list: {shown(what)} is unknown; allowed are {', '.join(LISTS)}")
+    entries, columns = LISTS[what]
+    console.out.print(listing(entries(), columns))
+
+
+def bench(
+    seconds: Annotated[float, Option(help="time for each workload")] = 20.0,
+    only: Annotated[str | None, Option(help="one workload: lenet | cnn | mobilenet", show_default=False)] = None,
+    precision: Annotated[str, Option(help="fp32 | bf16")] = "fp32",
+) -> None:
+    """Measure training speed against the matrix-product limit of this machine."""
+    rows = run_bench(seconds, only, precision, console.note)
+    table = plain_table(f"{precision}, one process per core", list(rows[0]))
+    for row in rows:
+        table.add_row(*row.values())
+    console.out.print(table)

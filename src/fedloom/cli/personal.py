@@ -1,0 +1,126 @@
+"""The commands about personal models: personalize, adopt, export."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+from rich.progress import Progress
+from typer import Argument, Option
+
+from fedloom.cli import console
+from fedloom.errors import FedloomError, shown
+from fedloom.evaluation.personalization import UNSEEN, PersonalizationResult
+from fedloom.report.personal import (
+    adopted_table,
+    distribution_table,
+    personal_table,
+    print_wide,
+    sweep_table,
+    unseen_line,
+)
+from fedloom.runs.adopt import adopt as adopt_client
+from fedloom.runs.export import export as export_model
+from fedloom.runs.personalize import FineTuning, personalize_run
+
+T = TypeVar("T")
+
+
+def personalize(
+    paths: Annotated[list[Path], Argument(metavar="RUN...", help="folders of finished runs", show_default=False)],
+    part: Annotated[str, Option(help="full | head | body, or several: full,head")] = "full",
+    epochs: Annotated[str, Option(help="epochs of fine-tuning; of several (1,5,10) each is shown")] = "5",
+    lr: Annotated[str, Option(help="fine-tuning rate, or several: 0.1,0.01")] = "0.001",
+    loss: Annotated[str, Option(help="method | objective (without regularizers) | ce, or several")] = "method",
+    unseen: Annotated[int, Option(help="number of test images of classes that a client never saw; 0: none")] = UNSEEN,
+    clients: Annotated[
+        int | None,
+        Option(help="number of clients, sampled by the run's seed", show_default="all"),
+    ] = None,
+    again: Annotated[bool, Option("--again", help="repeat fine-fine_tunings that are stored already")] = False,
+) -> None:
+    """Fine-tune every client's model on its own data: initial and personal accuracy."""
+    epochs_shown = sorted(set(several("epochs", epochs, int)))
+    fine_tunings = [
+        FineTuning(p, epochs_shown[-1], rate, chosen)  # type: ignore[arg-type]
+        for p in several("part", part, str)
+        for chosen in several("loss", loss, str)
+        for rate in several("lr", lr, float)
+    ]
+    outcomes: dict[str, list[PersonalizationResult]] = {}
+    with Progress(console=console.err, transient=True, disable=not console.err.is_terminal) as bar:
+        task = bar.add_task("")
+        for path in paths:
+
+            def progress(what: str, done: int, total: int, path: Path = path) -> None:
+                bar.update(task, description=f"{path}: {what}", completed=done, total=total)
+
+            outcomes[str(path)] = personalize_run(
+                path, fine_tunings, progress, again=again, unseen=unseen, sample=clients
+            )
+    single = len(paths) * len(fine_tunings) == 1
+    if single:
+        console.out.print(personal_table(outcomes[str(paths[0])][0]))
+    else:
+        print_wide(console.out, sweep_table(outcomes, epochs_shown))
+    print_wide(console.out, distribution_table(outcomes))
+    if line := unseen_line(outcomes):
+        console.line(line)
+    where = paths[0] / "personal" if len(paths) == 1 else "personal/ in each run folder"
+    console.line(f"per client: {where}")
+
+
+def adopt(
+    path: Annotated[Path, Argument(metavar="RUN", help="the folder of a finished run", show_default=False)],
+    data: Annotated[str, Option(help="the new client's images: PATH.npz | folder:PATH | …", show_default=False)],
+    part: Annotated[str, Option(help="what is fine-tuned: full | head | body")] = "full",
+    epochs: Annotated[int, Option(help="epochs of fine-tuning")] = 5,
+    lr: Annotated[float | None, Option(help="fine-tuning rate", show_default="a tenth of the run's")] = None,
+    loss: Annotated[str, Option(help="method | objective (without regularizers) | ce")] = "method",
+    output: Annotated[Path, Option("--out", "-o", help="file to write")] = Path("client.safetensors"),
+    train_on_all: Annotated[
+        bool, Option("--train-on-all", help="hold no test images out; accuracy is then unknown")
+    ] = False,
+) -> None:
+    """Give a client that was never in the federation a personal model of its own."""
+    adopted = adopt_client(path, data, part, epochs, lr, loss, output, not train_on_all)  # type: ignore[arg-type]
+    console.out.print(adopted_table(adopted))
+    console.line(f"model: {adopted.path}")
+
+
+def export(
+    path: Annotated[Path, Argument(metavar="RUN", help="the folder of a finished run", show_default=False)],
+    output: Annotated[Path, Option("--out", "-o", help="model.pt2 | model.onnx", show_default=False)],
+    client: Annotated[int | None, Option(help="this client's own model in place of the global one")] = None,
+    weights: Annotated[Path | None, Option(help="a model written by `fedloom adopt`")] = None,
+    part: Annotated[str, Option(help="what is fine-tuned of the client's model: full | head | body")] = "full",
+    epochs: Annotated[int, Option(help="epochs of fine-tuning of the client's model")] = 0,
+    lr: Annotated[float | None, Option(help="fine-tuning rate", show_default="a tenth of the run's")] = None,
+    loss: Annotated[str, Option(help="method | objective (without regularizers) | ce")] = "method",
+) -> None:
+    """Write a model to a file that loads without fedloom, normalization inside."""
+    exported = export_model(path, output, client, weights, part, epochs, lr, loss)  # type: ignore[arg-type]
+    facts: dict[str, Any] = exported.facts
+    low, high = facts["input"]["range"]
+    shape = " x ".join(str(size) for size in facts["input"]["shape"])
+    console.line(f"model: {exported.path} ({facts['model']}, {facts['method']})")
+    console.line(f"input: float32 {shape}, pixels from {low} to {high:g}; normalization is inside")
+    console.line(f"output: logits of {len(facts['class_names'])} classes")
+    console.line(f"facts: {exported.path}.json")
+    if facts["depends_on_the_batch"]:
+        console.note("note: bn is batch, so its outputs depend on the other images of a batch")
+    for note in exported.notes:
+        console.note(f"note: {note}")
+
+
+def several(name: str, text: str, kind: Callable[[str], T]) -> list[T]:
+    """Values separated by commas, each once."""
+    try:
+        values = [kind(item.strip()) for item in text.split(",") if item.strip()]
+    except ValueError:
+        values = []
+    if not values:
+        what = {int: "whole numbers", float: "numbers"}.get(kind, "words")  # type: ignore[call-overload]
+        raise FedloomError(f"{name}: cannot read {shown(text)}; write {what} separated by commas")
+    return list(dict.fromkeys(values))

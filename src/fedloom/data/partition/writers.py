@@ -1,0 +1,53 @@
+"""Natural clients: each client holds the images of one writer; clients are ordered by writer number.
+
+With fewer clients than writers, writers are drawn at random and the images of the others are unused. A client's test
+images are the test images of its writer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from fedloom.data.partition.partition import Index, Partition, group_by_client
+from fedloom.data.partition.partitioner import Partitioner, Request
+from fedloom.data.scheme import register
+from fedloom.errors import FedloomError
+
+
+@register
+@dataclass(frozen=True)
+class Writers(Partitioner):
+    name: ClassVar[str] = "writers"
+    summary: ClassVar[str] = (
+        "natural clients: one writer per client; a random sample if there are more writers than clients"
+    )
+    paper: ClassVar[str] = "Caldas et al. 2018"
+    example: ClassVar[str] = "writers"
+
+    def partition(self, request: Request) -> Partition:
+        images = request.images
+        if images.train_writer is None:
+            raise FedloomError(f"split writers: {images.name} has no writer labels; use another split")
+        writer = images.train_writer.numpy()[request.pool]
+        writers = np.unique(writer)
+        if request.clients > len(writers):
+            raise FedloomError(
+                f"split writers with {request.clients} clients: {images.name} has training images of {len(writers)} "
+                f"writers; use at most {len(writers)} clients"
+            )
+        chosen = writers
+        if request.clients < len(writers):
+            chosen = np.sort(request.generator("writers").choice(writers, request.clients, replace=False))
+        test_writer = np.full(len(request.test_pool), -1)
+        if images.test_writer is not None:
+            test_writer = images.test_writer.numpy()[request.test_pool]
+        return Partition(*_held_by(request.pool, writer, chosen), *_held_by(request.test_pool, test_writer, chosen))
+
+
+def _held_by(pool: Index, writer: Index, chosen: Index) -> tuple[Index, Index]:
+    place = np.minimum(np.searchsorted(chosen, writer), len(chosen) - 1)
+    held = chosen[place] == writer
+    return group_by_client(pool[held], place[held], len(chosen))

@@ -1,0 +1,1 @@
+"""Transforms of a batch before it enters the net."""

@@ -1,0 +1,1 @@
+"""The same recipe on real machines, over Flower."""

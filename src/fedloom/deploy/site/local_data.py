@@ -1,0 +1,50 @@
+"""The experiment as one site sees it: its own data, and what the server reported about the rest of the federation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from fedloom.data import ImageSet, Pipeline, load
+from fedloom.deploy.messages.schema import FederationInfo
+from fedloom.deploy.site.config import NodeConfig
+from fedloom.deploy.site.private import Refusal
+from fedloom.engine.experiment import Experiment, prepare
+from fedloom.engine.federated_data import Public
+from fedloom.engine.sites import alone, fitted
+from fedloom.errors import FedloomError
+from fedloom.recipe import Recipe
+
+
+def own_images(recipe: Recipe, node: NodeConfig) -> ImageSet:
+    if node.data is None:
+        raise Refusal("node config: data is missing; every site of this federation needs its own")
+    source = node.data
+    if Path(source).expanduser().is_dir():
+        source = f"folder:{source}"
+    return load(source, recipe.data.resize)
+
+
+def site_experiment(
+    recipe: Recipe, node: NodeConfig, info: FederationInfo, initial: Mapping[str, Tensor]
+) -> Experiment:
+    """The server's experiment with the data of this site only."""
+    if info.sites.data == "split":
+        if node.data is not None:
+            raise Refusal("node config: data is given, but this federation is a trial on the recipe's own data")
+        return prepare(recipe, initial=initial)
+    images = own_images(recipe, node)  # not in the block below: why loading failed is not for the server to know
+    try:
+        images = fitted(images, info.sites)
+    except FedloomError as error:
+        raise Refusal(str(error)) from None
+    public = None
+    if info.public:  # public images are at the server; a site needs only their number
+        labels = torch.full((info.public,), 0 if info.labeled else -1)
+        public = Public(images.train_x[:0], labels, Pipeline.of(images, recipe.data.normalize))
+        recipe = recipe.changed(data={**recipe.data.model_dump(), "public_from": None})
+    partition = alone(node.client, recipe.clients, images)
+    return prepare(recipe, partition, initial, images=images, samples=info.samples, public=public)

@@ -1,0 +1,62 @@
+"""A batch in the local loop: its samples, and the outputs of the net and of teachers, each computed once."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+TeacherKey = tuple[str, str]  # the part that keeps the teacher ("" for the global model), and the teacher's name
+
+
+class BodyAndHead(Protocol):
+    """A net, or a net that is called with other weights than its own."""
+
+    def features(self, x: Tensor) -> Tensor: ...
+    def head(self, features: Tensor) -> Tensor: ...
+
+
+class TeacherOutputs:
+    """The outputs of a model on a batch, without gradient: features at once, logits on first access."""
+
+    def __init__(self, model: BodyAndHead, x: Tensor) -> None:
+        self._model = model
+        with torch.no_grad():
+            self.features = model.features(x)
+        self._logits: Tensor | None = None
+
+    @property
+    def logits(self) -> Tensor:
+        if self._logits is None:
+            with torch.no_grad():
+                self._logits = self._model.head(self.features)
+        return self._logits
+
+
+class LocalBatch:
+    """The forward pass is made once, on first access to features or logits. `learning`: whether gradients are recorded."""
+
+    def __init__(self, model: BodyAndHead, x: Tensor, y: Tensor, index: Tensor, learning: bool = True) -> None:
+        self.x, self.y, self.index, self.learning = x, y, index, learning
+        self.teachers: dict[TeacherKey, TeacherOutputs] = {}
+        self._model = model
+        self._features: Tensor | None = None
+        self._logits: Tensor | None = None
+
+    @property
+    def features(self) -> Tensor:
+        if self._features is None:
+            with torch.set_grad_enabled(self.learning):
+                self._features = self._model.features(self.x)
+        return self._features
+
+    @property
+    def logits(self) -> Tensor:
+        if self._logits is None:
+            with torch.set_grad_enabled(self.learning):
+                self._logits = self._model.head(self.features)
+        return self._logits
+
+    def head(self, features: Tensor) -> Tensor:
+        return self._model.head(features)

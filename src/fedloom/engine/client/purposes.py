@@ -1,0 +1,33 @@
+"""The purposes in the keys of random generators: (seed, purpose, round, client).
+
+Each string is part of a random stream. Another string gives other draws and so other weights: rename the constant, never
+the string. The `FORWARD` purposes seed torch's default generator, from which layers such as dropout draw.
+"""
+
+from __future__ import annotations
+
+TRAINING = "local"
+REFINING = "act"  # a query that trains
+ASKING = "tell"  # a query that trains nothing
+FINE_TUNING = "tune"
+DETACHED = "aside"  # training of other weights than the client's own
+
+FORWARD_BEFORE_TRAINING = "forward-before"
+FORWARD_TRAINING = "forward"
+FORWARD_REFINING = "forward-act"
+FORWARD_FINE_TUNING = "forward-tune"
+FORWARD_PERSONALIZING = "forward-own"
+FORWARD_DETACHED = "forward-aside"
+FORWARD_EVALUATING = "test"
+
+
+def forward_asking(part: str) -> str:
+    return f"forward-tell-{part}"
+
+
+def server_training(part: str) -> str:
+    return f"refine-{part}"
+
+
+def forward_server_training(part: str) -> str:
+    return f"forward-refine-{part}"

@@ -1,0 +1,141 @@
+"""The net that a worker keeps and uses for one client after another: receive weights, send weights, predict."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedloom.data import LabeledImages
+from fedloom.engine.client.batches import cut
+from fedloom.engine.client.expected_steps import ExpectedSteps, local_phases
+from fedloom.engine.client.losses import MethodLoss
+from fedloom.engine.client.purposes import FORWARD_EVALUATING
+from fedloom.engine.experiment import Experiment
+from fedloom.nets import Net, batch_normalizers, use_test_batch
+from fedloom.rng import seeded
+from fedloom.weights import Weights
+
+
+@dataclass(frozen=True)
+class MessageViews:
+    """The tensors of one client's messages and state, as views into the buffers that hold them."""
+
+    down: Mapping[str, Tensor]
+    up: Mapping[str, Tensor]
+    state: Mapping[str, Tensor]
+    reply: Mapping[str, Tensor] = field(default_factory=dict)
+
+
+class Replica:
+    """A net with its scratch vectors, and the hooks of its method that the local loop calls."""
+
+    def __init__(self, experiment: Experiment) -> None:
+        self.experiment, self.recipe = experiment, experiment.recipe
+        program, method = experiment.program, experiment.program.method
+        self.net, self.weights, self.layout = program.net, program.weights, program.layout
+        self.device = self.recipe.device
+        self.start = torch.empty_like(self.weights.storage)  # the weights that the current client started with
+        self.velocity = torch.zeros_like(self.weights.vector)
+        self.initial = program.initial.to(self.device)
+        self.normalizers = batch_normalizers(self.net)
+        self.round = 0  # the round that the net's weights belong to
+        self._teachers: dict[tuple[str, str], tuple[Net, Weights]] = {}
+        self.loss, self.gradient = MethodLoss.of(method), method.the("gradient")
+        self.corrections = tuple(method.hooked("correct_gradient"))
+        self._at_round, self._own_logits = method.hooked("at_round"), method.the("own_logits")
+        self.phases = local_phases(method, self.recipe.epochs)
+        self.expected_steps = ExpectedSteps(experiment)
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        if self.recipe.precision == "fp32":
+            return nullcontext()
+        return torch.autocast(torch.device(self.device).type, dtype=torch.bfloat16)
+
+    def teacher(self, key: tuple[str, str]) -> tuple[Net, Weights]:
+        """A frozen copy of the net, in evaluation mode; made on first use."""
+        if key not in self._teachers:
+            self._teachers[key] = _copy(self.net, self.weights, self.device)
+        return self._teachers[key]
+
+    def announce_round(self, net: Net) -> None:
+        for part in self._at_round:
+            part.at_round(net, self.round, self.experiment.program.task)
+
+    # weights in and out
+
+    def receive(self, down: Mapping[str, Tensor], state: Mapping[str, Tensor] | None, round: int | None = None) -> None:
+        """Load the broadcast weights and the client's personal regions; everything else is reset to its initial value.
+
+        `round`: the round that begins. For evaluation and fine-tuning (None) it is the round that the weights come from.
+        """
+        layout, weights = self.layout, self.weights
+        self.round = int(down["round"]) if round is None else round
+        self.announce_round(self.net)
+        weights.load(self.initial)
+        weights.vector[: layout.shared].copy_(down["w"])
+        weights.statistics[: layout.shared_statistics].copy_(down["statistics"])
+        for name in self.experiment.program.messages.fixed:
+            layout.entries[name].view(weights.storage).copy_(down[f"fixed.{name}"])
+        if state is None:
+            return
+        if "personal" in state:
+            weights.vector[layout.shared : layout.trained].copy_(state["personal"])
+        if "statistics" in state:
+            self._own_statistics().copy_(state["statistics"])
+
+    def send(self, views: MessageViews) -> None:
+        layout, weights = self.layout, self.weights
+        views.up["w"].copy_(weights.vector[: layout.shared])
+        views.up["statistics"].copy_(weights.statistics[: layout.shared_statistics])
+        if "personal" in views.state:
+            views.state["personal"].copy_(weights.vector[layout.shared : layout.trained])
+        if "statistics" in views.state:
+            views.state["statistics"].copy_(self._own_statistics())
+
+    def _own_statistics(self) -> Tensor:
+        begin = self.layout.shared_statistics
+        return self.weights.statistics[begin : begin + self.layout.personal_statistics]
+
+    # predictions
+
+    def evaluating(self, borrowed: bool) -> None:
+        """Evaluation mode. `borrowed`: no statistics belong to these weights (`bn: local`), so the test batch's are used."""
+        self.net.eval()
+        if borrowed and self.recipe.bn == "local":
+            use_test_batch(self.normalizers)
+
+    def hits(self, pictures: LabeledImages, borrowed: bool = False, counts: Tensor | None = None) -> Tensor:
+        """Which of these images the net classifies correctly. `borrowed`: as in `evaluating`. `counts`: the net is the
+        own model of a client with these class counts."""
+        self.evaluating(borrowed)
+        hits = []
+        size = self.recipe.eval_batch
+        # layers that draw in evaluation get the same draws for any number of workers
+        first = int(pictures.rows[0]) if len(pictures) else 0
+        validation = int(pictures.x is self.experiment.data.images.train_x)
+        key = (self.recipe.seed, FORWARD_EVALUATING, self.round, validation, first, len(pictures))
+        with torch.no_grad(), self.autocast(), seeded(*key):
+            for stretch in cut(len(pictures), size, alone=not self.normalizers):
+                batch = self.experiment.data.pipeline(pictures.x[pictures.rows[stretch]], None).to(self.device)
+                logits = self.net(batch)
+                if self._own_logits is not None and counts is not None:
+                    logits = self._own_logits.own_logits(logits, counts)
+                hits.append(logits.argmax(1).cpu() == pictures.y[stretch])
+        return torch.cat(hits) if hits else torch.empty(0, dtype=torch.bool)
+
+
+def _copy(net: Net, weights: Weights, device: str) -> tuple[Net, Weights]:
+    gradients = [parameter.grad for parameter in net.parameters()]
+    for parameter in net.parameters():
+        parameter.grad = None
+    twin: Net = copy.deepcopy(net)
+    for parameter, gradient in zip(net.parameters(), gradients, strict=True):
+        parameter.grad = gradient
+    twin.requires_grad_(False).eval()
+    return twin, Weights(twin, weights.layout, device)

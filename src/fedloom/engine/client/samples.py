@@ -1,0 +1,99 @@
+"""Training images as a client iterates over them: shuffled, augmented, in batches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from time import perf_counter
+
+import torch
+from torch import Tensor
+
+from fedloom.data import LabeledImages, Pipeline
+from fedloom.engine.client.batches import cut
+from fedloom.engine.experiment import Experiment
+from fedloom.engine.timing import Preparing
+
+PREPARED_BYTES = 64 << 20  # up to this size, images are converted to floats once per task
+
+SampleBatch = tuple[Tensor, Tensor, Tensor]  # images, labels, their indices among the samples
+
+
+class Samples:
+    """`pipeline`: transforms of these images, if not the experiment's. `alone`: a batch may hold a single sample."""
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        pictures: LabeledImages,
+        device: str,
+        alone: bool,
+        pipeline: Pipeline | None = None,
+    ) -> None:
+        self.experiment, self.device, self.alone = experiment, device, alone
+        self.x, self.rows, self.y = pictures.x, pictures.rows, pictures.y.to(device)
+        self.pipeline = pipeline or experiment.data.pipeline
+        self.batch_size = len(self.rows) if experiment.recipe.batch == "full" else experiment.recipe.batch
+        self._prepared: Tensor | None = None
+        self._counts: Tensor | None = None
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def counts(self) -> Tensor:
+        """(C,) number of samples of each class."""
+        if self._counts is None:
+            self._counts = torch.bincount(self.y, minlength=self.experiment.data.images.classes).float()
+        return self._counts
+
+    def epoch(self, generator: torch.Generator, size: int | None = None) -> Iterator[SampleBatch]:
+        for chosen in self.orders(generator, size):
+            yield self.batch(chosen, generator)
+
+    def epochs(self, generator: torch.Generator, count: int) -> Iterator[SampleBatch]:
+        for _ in range(count):
+            yield from self.epoch(generator)
+
+    def orders(self, generator: torch.Generator, size: int | None = None) -> Iterator[Tensor]:
+        """The indices of the samples in each batch of one shuffled epoch."""
+        began = perf_counter()
+        order = torch.randperm(len(self), generator=generator)
+        Preparing.since(began)
+        for stretch in cut(len(self), size or self.batch_size, self.alone):
+            yield order[stretch]
+
+    def draw(self, generator: torch.Generator) -> SampleBatch:
+        """One random batch."""
+        return self.batch(torch.randperm(len(self), generator=generator)[: self.batch_size], generator)
+
+    def in_order(self) -> Iterator[SampleBatch]:
+        """All samples once, in order, without augmentation, in batches for evaluation."""
+        for stretch in cut(len(self), self.experiment.recipe.eval_batch, self.alone):
+            yield self.batch(torch.arange(stretch.start, stretch.stop), None)
+
+    def batch(self, chosen: Tensor, generator: torch.Generator | None) -> SampleBatch:
+        """The samples with these indices; augmented with a generator's draws, if one is given and the recipe asks for it."""
+        began = perf_counter()
+        batch = self._batch(chosen, generator)
+        Preparing.since(began)
+        return batch
+
+    def _batch(self, chosen: Tensor, generator: torch.Generator | None) -> SampleBatch:
+        if generator is not None and self.pipeline.augment != "none":
+            return self.pipeline(self.x[self.rows[chosen]], generator).to(self.device), self.y[chosen], chosen
+        if self._prepared is None and len(self) * self.x[0].numel() * 4 > PREPARED_BYTES:
+            return self.pipeline(self.x[self.rows[chosen]], None).to(self.device), self.y[chosen], chosen
+        return self.prepared()[chosen].permute(0, 3, 1, 2), self.y[chosen], chosen
+
+    def prepared(self) -> Tensor:
+        """All samples as floats, without augmentation; N,H,W,C, so that rows are whole images."""
+        if self._prepared is None:
+            floats = self.pipeline(self.x[self.rows], None)
+            self._prepared = floats.permute(0, 2, 3, 1).contiguous().to(self.device)
+        return self._prepared
+
+
+def held_back(experiment: Experiment) -> LabeledImages:
+    """The images held back for validation. No client holds them, so no shift applies to them."""
+    images, index = experiment.data.images, experiment.data.validation
+    return LabeledImages(images.train_x, index, images.train_y[index])

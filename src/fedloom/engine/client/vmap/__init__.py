@@ -1,0 +1,1 @@
+"""Several clients of a tiny net in one computation, by torch.func.vmap."""

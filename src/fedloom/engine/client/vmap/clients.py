@@ -1,0 +1,209 @@
+"""Several clients in one computation: their weight vectors are the rows of a matrix, and one step updates all rows.
+
+With a tiny net most of a step's time goes into starting operations; vmap turns K small products into one batched product.
+Every client keeps its own generator, order of samples, state, momentum and corrections, so a vmapped round is the same
+mathematics as an eager one and agrees with it up to rounding. Clients may have different numbers of samples: those whose
+next batches have the same length step together, and the others wait.
+
+The cohort alone decides which clients train together, so vmapped runs have the same bits for any number of workers and
+after any interruption. Only local training is vmapped; evaluation, queries and fine-tuning are not.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedloom.engine.client.client import Client
+from fedloom.engine.client.loop import LocalLoop, Trained
+from fedloom.engine.client.losses import Contexts
+from fedloom.engine.client.optimizers import sgd
+from fedloom.engine.client.purposes import FORWARD_TRAINING
+from fedloom.engine.client.replica import MessageViews, Replica
+from fedloom.engine.client.samples import PREPARED_BYTES, Samples
+from fedloom.engine.client.vmap.context import VmapLoss
+from fedloom.engine.timing import preparing
+from fedloom.methods.api.context import ClientContext, Phase, TrainSpec
+from fedloom.rng import seeded
+
+Rows = slice | Tensor  # rows of the matrix: a slice where possible, since it needs no copy
+
+
+@dataclass(frozen=True)
+class Batches:
+    """Batches of equal length of some clients, side by side."""
+
+    rows: Rows
+    x: Tensor  # (n, B, C, H, W)
+    y: Tensor  # (n, B)
+    index: Tensor
+
+    @property
+    def numbers(self) -> Sequence[int]:
+        return range(self.rows.start, self.rows.stop) if isinstance(self.rows, slice) else self.rows.tolist()
+
+
+class VmapClients(LocalLoop[Batches]):
+    """Clients of one cohort side by side; `run` returns one report per client."""
+
+    def __init__(self, replica: Replica, clients: Sequence[int], round: int, views: Sequence[MessageViews]) -> None:
+        self.replica, self.views = replica, views
+        layout, count = replica.layout, len(clients)
+        self.w = replica.weights.storage.new_empty(count, layout.total)
+        self.clients: list[Client] = []
+        replica.weights.train_only(layout.trainable())  # undo what the replica's last client froze
+        adapting = replica.experiment.program.method.hooked("before_training")
+        self.start = torch.empty_like(self.w)
+        for row, client in enumerate(clients):
+            if not row or views[row].state or adapting:
+                replica.receive(views[row].down, views[row].state, round)
+            self.start[row].copy_(replica.weights.storage)
+            one = Client(replica, client, round, views[row], vmapped=not adapting)
+            one.before_training(adapting)
+            self.w[row].copy_(replica.weights.storage)
+            self.clients.append(one)
+        for row, one in enumerate(self.clients):
+            one.rebind(self.w[row], self.start[row])
+        self.lr = self.clients[0].lr
+        self.velocity = torch.zeros_like(self.w[:, : layout.trained])
+        self.flat = torch.zeros_like(self.w[:, : layout.trained])
+        self.loss = torch.zeros(count, device=replica.device)
+        self.losses = VmapLoss(replica, replica.loss, self.clients[0].contexts)
+        self.counts = torch.zeros(count, 0)
+        if replica.loss.parts:  # nothing else needs them
+            self.counts = torch.stack([one.own.counts for one in self.clients])
+        self.state = {name: torch.stack([view.state[name] for view in views]) for name in self.losses.states}
+
+    def run(self) -> list[dict[str, Any]]:
+        began = time.perf_counter()
+        replica = self.replica
+        replica.net.train()
+        self.train(TrainSpec(replica.phases))
+        reports = []
+        finishing = replica.experiment.program.method.hooked("after_training")
+        for row, (one, views) in enumerate(zip(self.clients, self.views, strict=True)):
+            replica.weights.load(self.w[row])
+            one.loss = self.loss[row]
+            if finishing:
+                replica.start.copy_(self.start[row])
+                one.rebind(replica.weights.storage, replica.start)
+                replica.velocity.zero_()
+                with seeded(one.recipe.seed, FORWARD_TRAINING, one.round, str(one.client)):
+                    one.after_training(finishing)
+            replica.send(views)
+            reports.append({"loss": one.mean_loss(), "steps": one.steps})
+        seconds = (time.perf_counter() - began) / len(reports)
+        return [{**report, "seconds": seconds} for report in reports]
+
+    # the steps of the loop
+
+    def begin(self, phase: Phase, spec: TrainSpec, caller: ClientContext | None) -> Trained:
+        layout = self.replica.layout
+        slices = layout.slices(layout.trainable(*phase.regions))
+        return Trained(slices, bool(slices) and slices[0].start < layout.shared)
+
+    def batches(self, phase: Phase, spec: TrainSpec) -> Iterator[Batches]:
+        return preparing(aligned_batches(self.clients, phase.epochs))
+
+    def gradient(self, batch: Batches, trained: Trained, spec: TrainSpec, caller: ClientContext | None) -> list[Tensor]:
+        rows, w = batch.rows, self.w[batch.rows]
+        pieces = [w[:, s].detach().requires_grad_() for s in trained.slices]
+        state = {name: value[rows] for name, value in self.state.items()}
+        with self.replica.autocast():
+            values = self.losses(
+                spec, trained, pieces, w, self.start[rows], batch.x, batch.y, batch.index, self.counts[rows], state
+            )
+        gradient = torch.autograd.grad(values.sum(), pieces, materialize_grads=True)
+        with torch.no_grad():
+            self.loss[rows] += values.detach()
+        return list(gradient)
+
+    def shared_gradients(
+        self, batch: Batches, gradient: list[Tensor], trained: Trained
+    ) -> Iterator[tuple[Contexts, Tensor]]:
+        for s, piece in zip(trained.slices, gradient, strict=True):
+            self.flat[batch.rows, s] = piece
+        for row in batch.numbers:
+            yield self.clients[row].contexts, self.flat[row, : self.replica.layout.shared]
+        gradient[:] = [self.flat[batch.rows, s] for s in trained.slices]
+
+    def optimizer_step(self, gradient: Sequence[Tensor], batch: Batches, trained: Trained, rate: float) -> None:
+        recipe, rows, w = self.replica.recipe, batch.rows, self.w[batch.rows]
+        for s, piece in zip(trained.slices, gradient, strict=True):
+            weights, velocity = w[:, s], self.velocity[rows, s]
+            sgd(weights, piece, velocity, recipe.weight_decay, recipe.momentum, rate)
+            if not isinstance(rows, slice):  # rows by index are copies
+                self.w[rows, s], self.velocity[rows, s] = weights, velocity
+        for row in batch.numbers:
+            self.clients[row].segments[-1] += trained.shared
+            self.clients[row].losses += 1
+
+
+def aligned_batches(clients: Sequence[Client], epochs: int) -> Iterator[Batches]:
+    """Batches of equal length side by side; the largest group of clients that can step together goes first."""
+    recipe = clients[0].recipe
+    total = sum(len(one.own) for one in clients) * clients[0].own.x[0].numel() * 4
+    if recipe.augment == "none" and total <= PREPARED_BYTES:
+        yield from _prepared_batches(clients, epochs)
+        return
+    epochs_of = [one.own.epochs(one.generator, epochs) for one in clients]
+    waiting = [next(batches, None) for batches in epochs_of]
+    while any(batch is not None for batch in waiting):
+        chosen = _largest([0 if batch is None else len(batch[1]) for batch in waiting])
+        ready = [batch for row in chosen if (batch := waiting[row]) is not None]
+        for row in chosen:
+            waiting[row] = next(epochs_of[row], None)
+        yield Batches(_rows(chosen), *(torch.stack(column) for column in zip(*ready, strict=True)))
+
+
+def _prepared_batches(clients: Sequence[Client], epochs: int) -> Iterator[Batches]:
+    """The same with images that are converted once: a step then gathers all its images with one index."""
+    samples_of = [one.own for one in clients]
+    x = _prepared(samples_of)
+    y = torch.cat([samples.y for samples in samples_of])
+    orders: list[list[Tensor]] = [[] for _ in clients]  # by client: the indices of each of its batches
+    begins, begin = [], 0
+    for row, (one, samples) in enumerate(zip(clients, samples_of, strict=True)):
+        for _ in range(epochs):
+            orders[row] += samples.orders(one.generator)
+        begins.append(begin)
+        begin += len(samples)
+    first = torch.tensor(begins)
+    position = [0] * len(clients)
+    while True:
+        sizes = [len(order[at]) if at < len(order) else 0 for order, at in zip(orders, position, strict=True)]
+        if not any(sizes):
+            return
+        chosen = _largest(sizes)
+        index = torch.stack([orders[row][position[row]] for row in chosen])
+        rows = _rows(chosen)
+        pooled_index = index + first[rows][:, None]
+        yield Batches(rows, x[pooled_index].permute(0, 1, 4, 2, 3), y[pooled_index], index)
+        for row in chosen:
+            position[row] += 1
+
+
+def _prepared(samples_of: Sequence[Samples]) -> Tensor:
+    """The images of several clients one after the other, N,H,W,C; in one conversion where they share one array."""
+    one = samples_of[0]
+    if all(samples.x is one.x for samples in samples_of):
+        rows = torch.cat([samples.rows for samples in samples_of])
+        return one.pipeline(one.x[rows], None).permute(0, 2, 3, 1).contiguous().to(one.device)
+    return torch.cat([samples.prepared() for samples in samples_of])
+
+
+def _largest(sizes: Sequence[int]) -> list[int]:
+    """The rows whose next batch has the most frequent length (the longer one of two that are equally frequent)."""
+    frequent = max({size for size in sizes if size}, key=lambda size: (sizes.count(size), size))
+    return [row for row, size in enumerate(sizes) if size == frequent]
+
+
+def _rows(chosen: Sequence[int]) -> Rows:
+    if chosen[-1] - chosen[0] == len(chosen) - 1:
+        return slice(chosen[0], chosen[-1] + 1)
+    return torch.tensor(chosen)

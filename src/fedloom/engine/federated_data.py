@@ -1,0 +1,129 @@
+"""From a recipe to its data: the data set, the clients' views in every stage of the split, validation and public images."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedloom.data import ClientViews, ImageSet, Partition, Pipeline, load, stages
+from fedloom.engine.about import about
+from fedloom.errors import FedloomError
+from fedloom.methods import Method, TaskInfo
+from fedloom.recipe import Recipe
+from fedloom.rng import numpy_generator
+
+
+@dataclass(frozen=True)
+class Public:
+    """Images that belong to no client."""
+
+    x: Tensor  # uint8 N,H,W,C
+    y: Tensor  # int64 N; -1 where labels are not known
+    pipeline: Pipeline
+
+    @property
+    def labeled(self) -> bool:
+        return len(self.y) > 0 and int(self.y[0]) >= 0
+
+
+@dataclass(frozen=True)
+class FederatedData:
+    images: ImageSet
+    stages: tuple[ClientViews, ...]  # the clients' views of the data; several if the split changes during the run
+    validation: Tensor  # indices of training images that no client holds
+    public: Public
+    pipeline: Pipeline
+
+    def at(self, round: int) -> ClientViews:
+        """The clients' views of the data in a round and in its evaluation."""
+        return next((stage for stage in reversed(self.stages) if stage.begin <= round), self.stages[0])
+
+    @property
+    def partition(self) -> Partition:
+        """The partition of the last stage."""
+        return self.stages[-1].partition
+
+    def task(self, recipe: Recipe, method: Method, samples: int | None = None) -> TaskInfo:
+        """What parts may know of the data. `samples`: of all clients, if their data are on nodes."""
+        return TaskInfo(
+            shape=self.images.shape,
+            classes=self.images.classes,
+            clients=recipe.clients,
+            samples=len(self.stages[0].partition.train_index) if samples is None else samples,
+            rounds=recipe.rounds,
+            seed=recipe.seed,
+            held=len(self.validation),
+            public=len(self.public.y),
+            labeled=self.public.labeled,
+            cohort=1 if any(part.central_data == "all" for part in method.parts) else recipe.cohort_size,
+        )
+
+
+def load_data(
+    recipe: Recipe,
+    partition: Sequence[Partition] | Partition = (),
+    images: ImageSet | None = None,
+    public: Public | None = None,
+) -> FederatedData:
+    """`partition`: stored partitions, one per stage. `images`, `public`: images to use in place of the recipe's."""
+    with about("data"):
+        images = images or load(recipe.data.name, recipe.data.resize)
+        pipeline = Pipeline.of(images, recipe.data.normalize, recipe.augment)
+    pool, validation, index = hold_back(images, recipe)
+    public = public or _public(images, pipeline, recipe, index)
+    with about("split"):
+        known = (partition,) if isinstance(partition, Partition) else partition
+        further = index if recipe.data.public_to_clients else None
+        views = stages(recipe.split, images, recipe.clients, recipe.seed, pool, known, further)
+        if views[-1].begin > recipe.rounds:
+            raise FedloomError(f"split changes in round {views[-1].begin}, but there are {recipe.rounds} rounds")
+    return FederatedData(images, views, torch.from_numpy(validation), public, pipeline)
+
+
+def all_clients(partition: Partition) -> np.ndarray:
+    """The training images of all clients, each once, in the order of the partition."""
+    _, first = np.unique(partition.train_index, return_index=True)
+    return partition.train_index[np.sort(first)]
+
+
+def hold_back(images: ImageSet, recipe: Recipe) -> tuple[np.ndarray | None, np.ndarray, np.ndarray]:
+    """Indices of training images: those for the clients (None: all), for validation, and public ones."""
+    total = len(images.train_y)
+    held, public = round(recipe.data.validation * total), round(recipe.data.public * total)
+    limit = total - held - public if recipe.data.images is None else recipe.data.images
+    if held + public == 0 and limit == total:
+        return None, np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
+    if limit < 1 or held + public + limit > total:
+        raise FedloomError(
+            f"data.images: {images.name} has {total} training images, {held} of them for validation and {public} public; "
+            f"that leaves {total - held - public} for the clients (wanted: {max(limit, 1)})"
+        )
+    order = numpy_generator(recipe.seed, "validation").permutation(total)
+    for_clients = order[held + public : held + public + limit]
+    return np.sort(for_clients), np.sort(order[:held]), np.sort(order[held : held + public])
+
+
+def _public(images: ImageSet, pipeline: Pipeline, recipe: Recipe, index: np.ndarray) -> Public:
+    other = recipe.data.public_from
+    if other is None:
+        if recipe.data.public_to_clients and not len(index):
+            raise FedloomError("data.public_to_clients: there are no public images; set data.public above 0")
+        return Public(images.train_x[index], images.train_y[index], replace(pipeline, augment="none"))
+    if len(index):
+        raise FedloomError(
+            "data.public_from: public images come from this set or from another one; leave out data.public"
+        )
+    if recipe.data.public_to_clients:
+        raise FedloomError("data.public_to_clients: images of another set have no labels that clients could train on")
+    with about("data.public_from"):
+        public = load(other, images.shape[1] if images.shape[1] == images.shape[2] else recipe.data.resize)
+        if public.shape != images.shape:
+            raise FedloomError(
+                f"{other} has images of {public.shape}, but {images.name} of {images.shape} (channels, height, width)"
+            )
+    unknown = torch.full_like(public.train_y, -1)
+    return Public(public.train_x, unknown, replace(pipeline, scale=public.scale, augment="none"))

@@ -1,0 +1,1 @@
+"""The server: the round loop, aggregation, queries, callbacks."""

@@ -1,0 +1,1 @@
+"""What outlives a process: checkpoints and clients' state."""

@@ -1,0 +1,18 @@
+"""Balanced accuracy: the mean of the classes' recalls."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fedloom.evaluation.metrics.metric import Metric, Scores, Targets
+
+
+class BalancedAccuracy(Metric):
+    """Unweighted mean of the recalls of all classes that occur in the targets."""
+
+    name, title = "balanced_accuracy", "balanced accuracy"
+
+    def compute(self, scores: Scores, targets: Targets) -> float:
+        from sklearn.metrics import recall_score  # slow to import
+
+        return float(recall_score(targets, scores.argmax(1), labels=np.unique(targets), average="macro"))

@@ -1,0 +1,19 @@
+"""Macro F1: the unweighted mean of the classes' F1 scores."""
+
+from __future__ import annotations
+
+from fedloom.evaluation.metrics.metric import Metric, Scores, Targets
+
+
+class MacroF1(Metric):
+    """Unweighted mean of the F1 scores of all classes that occur in the targets or in the predictions.
+
+    A class that is predicted but does not occur has an F1 score of 0.
+    """
+
+    name, title = "macro_f1", "macro F1"
+
+    def compute(self, scores: Scores, targets: Targets) -> float:
+        from sklearn.metrics import f1_score  # slow to import
+
+        return float(f1_score(targets, scores.argmax(1), average="macro", zero_division=0))

@@ -1,0 +1,1 @@
+"""What a part is, how parts add up, and what their hooks see."""

@@ -1,0 +1,353 @@
+"""What hooks receive: the task, a batch, the client they run on, the server."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+import torch
+from torch import Tensor
+
+from fedloom.errors import FedloomError
+
+Tensors = dict[str, Tensor]
+# The client's training samples | validation samples | public samples, which no client holds | samples by index
+Data = Literal["own", "held", "public"] | Tensor
+Draw = Callable[[torch.Generator], tuple[Tensor, Tensor]]  # generates a batch (x, y)
+Loss = Callable[["Batch", "ClientContext"], Tensor]
+Correction = Callable[[Tensor, "ClientContext"], None]  # changes the gradient of the shared weights, in place
+Objective = Literal["method", "objective", "ce"]  # loss and regularizers | the loss alone | cross-entropy
+
+
+@dataclass(frozen=True)
+class TaskInfo:
+    """What a part knows of the experiment when it builds the net or declares its state."""
+
+    shape: tuple[int, int, int]
+    classes: int
+    clients: int
+    samples: int
+    rounds: int
+    seed: int
+    held: int = 0  # validation samples
+    public: int = 0  # samples that no client holds
+    labeled: bool = False  # whether public samples have labels
+    cohort: int = 1  # clients per round
+    # the whole storage at initialization; empty during `build`
+    initial: Tensor = field(default_factory=lambda: torch.empty(0))
+    dim: int = 0  # number of features that the head receives; 0 during `build`
+
+
+@dataclass(frozen=True)
+class RunPlan:
+    """What a part knows of the whole run, before it starts and at its end."""
+
+    task: TaskInfo
+    shared: int  # number of shared parameters
+    personal: int  # number of parameters and statistics that clients keep
+    statistics: int  # number of shared statistics of normalizers, which are averaged beside the weights
+    stateful: bool  # whether clients keep anything between rounds
+    queried: bool  # whether clients answer queries with sums over their data
+    known_cohorts: bool = False  # whether clients know the seed, and with it every cohort
+
+
+@dataclass(frozen=True)
+class Query:
+    """A question that the server may ask clients beside training: tensors of the shapes of message and reply.
+
+    `trains`: the client continues from the weights that it uploaded in this round, and its upload is replaced. Otherwise
+    nothing is trained, and the replies of all clients are summed in client order.
+    """
+
+    message: Tensors = field(default_factory=dict)
+    reply: Tensors = field(default_factory=dict)
+    trains: bool = False
+
+
+@dataclass(frozen=True)
+class Phase:
+    """Local epochs that train these regions (default: everything trainable)."""
+
+    epochs: int
+    regions: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class TrainSchedule:
+    """Steps instead of epochs, and another optimizer. None: the recipe's value.
+
+    With `patience`, validation accuracy is measured every `check` steps; training stops after `patience` steps without
+    improvement, and the best weights are kept.
+    """
+
+    steps: int
+    optimizer: Literal["sgd", "adam"] = "sgd"
+    batch: int | None = None
+    momentum: float | None = None
+    weight_decay: float | None = None
+    cosine: bool = False  # cosine schedule of the learning rate, down to zero
+    statistics: bool = True  # whether running statistics of normalizers are updated
+    patience: int = 0
+    check: int = 100
+
+
+@dataclass(frozen=True)
+class TrainSpec:
+    """One stretch of training by the local loop. None: the recipe's value.
+
+    `at`: detached training. Another whole storage is trained in place with the method's loss, without its corrections and its
+    `gradient`, with random draws of its own. `weights` refers to it meanwhile; afterwards the client is unchanged.
+    """
+
+    phases: tuple[Phase, ...]
+    data: Data | Draw = "own"
+    lr: float | None = None
+    loss: Loss | None = None  # replaces the method's loss, regularizers and corrections
+    regularizer: Loss | None = None  # an additional term
+    correction: Correction | None = None  # an additional correction
+    schedule: TrainSchedule | None = None
+    at: Tensor | None = None
+    objective: Objective = "method"
+    corrected: bool = True  # whether the method's corrections and its `gradient` apply
+    names: tuple[str, ...] | None = None  # parameters to train, instead of regions
+
+    @property
+    def plain(self) -> bool:
+        """Whether the method's corrections and its `gradient` are skipped."""
+        return not self.corrected or self.loss is not None or self.at is not None
+
+    def rate(self, lr: float, step: int) -> float:
+        """The learning rate of a step; `lr` is that of the round."""
+        rate = lr if self.lr is None else self.lr
+        if self.schedule is None or not self.schedule.cosine:
+            return rate
+        return rate * 0.5 * (1 + math.cos(math.pi * step / self.schedule.steps))
+
+
+class Slots(MutableMapping[str, Tensor]):
+    """Named tensors of fixed shape and type; assignment copies into place."""
+
+    def __init__(self, tensors: Mapping[str, Tensor], what: str) -> None:
+        self._tensors = dict(tensors)
+        self._what = what
+
+    def __getitem__(self, name: str) -> Tensor:
+        if name not in self._tensors:
+            raise FedloomError(f"{self._what} has no {name!r}; declared are: {', '.join(self._tensors) or 'none'}")
+        return self._tensors[name]
+
+    def __setitem__(self, name: str, value: Tensor) -> None:
+        home = self[name]
+        if home.shape != value.shape:
+            raise FedloomError(f"{self._what} {name!r} has shape {tuple(home.shape)}, not {tuple(value.shape)}")
+        home.copy_(value)
+
+    def __delitem__(self, name: str) -> None:
+        raise FedloomError(f"{self._what} {name!r} is declared for the whole run and cannot be removed")
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._tensors)
+
+    def __len__(self) -> int:
+        return len(self._tensors)
+
+
+class Outputs(Protocol):
+    """A teacher's outputs on a batch, without gradient."""
+
+    @property
+    def features(self) -> Tensor: ...
+    @property
+    def logits(self) -> Tensor: ...
+
+
+class Batch(Protocol):
+    """A batch as a loss sees it: one forward pass, shared by all parts."""
+
+    @property
+    def x(self) -> Tensor: ...  # (B, C, H, W), normalized
+    @property
+    def y(self) -> Tensor: ...  # (B,)
+    @property
+    def features(self) -> Tensor: ...  # (B, d)
+    @property
+    def logits(self) -> Tensor: ...  # (B, C)
+    @property
+    def index(self) -> Tensor: ...  # (B,) positions of these samples in the data
+
+    def head(self, features: Tensor) -> Tensor:
+        """The current head on other features; gradients reach both."""
+        ...
+
+
+class Peer(Protocol):
+    """An uploaded model on the server: fixed, in evaluation mode; gradients reach its input."""
+
+    @property
+    def share(self) -> float: ...  # its weight in the average
+    @property
+    def samples(self) -> int: ...
+    @property
+    def upload(self) -> Mapping[str, Tensor]: ...  # what this part's clients uploaded beside the weights
+
+    def features(self, x: Tensor) -> Tensor: ...
+    def head(self, features: Tensor) -> Tensor: ...
+    def logits(self, x: Tensor) -> Tensor: ...
+
+
+class Optimizer(Protocol):
+    """Minimizes a loss over a vector of the part (a generator's weights)."""
+
+    def step(self, loss: Callable[[], Tensor]) -> None: ...
+
+
+class ClientContext(Protocol):
+    """What a part sees of its client; in `server_training`, of the server, which uses the same loop."""
+
+    @property
+    def task(self) -> TaskInfo: ...
+    @property
+    def round(self) -> int: ...
+    @property
+    def samples(self) -> int: ...
+    @property
+    def batch(self) -> int: ...  # batch size
+    @property
+    def counts(self) -> Tensor: ...  # (C,) number of training samples per class
+    @property
+    def lr(self) -> float: ...  # of this round
+    @property
+    def momentum(self) -> float: ...
+    @property
+    def epochs(self) -> int: ...  # per round, from the recipe
+    @property
+    def weights(
+        self,
+    ) -> Tensor: ...  # shared weights, live; they carry no gradient: use `correct_gradient` to pull at them
+    @property
+    def global_weights(self) -> Tensor: ...  # as broadcast
+    @property
+    def storage(self) -> Tensor: ...  # the whole model, live: shared, personal and frozen weights, and statistics
+    @property
+    def steps(self) -> int: ...  # steps on shared weights so far in this round
+    @property
+    def segments(self) -> Sequence[int]: ...  # the same, one number per start from zero momentum buffers
+    @property
+    def state(self) -> Slots: ...  # this part's state on this client; assign to keep
+    @property
+    def broadcast(self) -> Slots: ...  # what this part's `broadcast` returned
+    @property
+    def upload(self) -> Slots: ...  # what this part uploads beside the weights; assign in `after_training` or `answer`
+    @property
+    def reply(self) -> Slots: ...  # to the query that is being answered; assign in `answer`
+    @property
+    def generator(self) -> torch.Generator: ...
+
+    def noise(self, count: int) -> Tensor:
+        """Standard normal noise for privacy: secret on real machines, from `generator` in a simulation."""
+        ...
+
+    def loss(self, batch: Batch) -> Tensor:
+        """The method's own loss on this batch, without regularizers: cross-entropy unless a part replaces it."""
+        ...
+
+    def teacher(self, batch: Batch, name: str = "global") -> Outputs:
+        """Outputs of the broadcast weights, or of a whole storage in this part's client state."""
+        ...
+
+    def gradient_of(self, loss: Loss | None = None, at: Tensor | None = None, batch: Batch | None = None) -> Tensor:
+        """The gradient of the method's loss or another loss, at the current or other weights, on this or a new batch."""
+        ...
+
+    def named(self, vector: Tensor) -> Mapping[str, Tensor]:
+        """The tensors inside a vector of shared weights, by name, as views."""
+        ...
+
+    def draw_batch(self) -> Batch:
+        """An independent batch of the client's training data."""
+        ...
+
+    def train(self, spec: TrainSpec) -> None:
+        """More training by the local loop."""
+        ...
+
+    def optimizer(self, vector: Tensor, schedule: TrainSchedule, lr: float, moments: Tensor | None = None) -> Optimizer:
+        """An optimizer that changes a vector of n numbers in place. `moments`, 2 n + 1 zeros at first, receives Adam's
+        moments: a part that keeps them as state continues with them in the next round.
+        """
+        ...
+
+    @property
+    def peers(self) -> Sequence[Peer]: ...  # in `server_training`: the accepted uploads, in cohort order
+
+    def logits(self, x: Tensor) -> Tensor:
+        """Logits of the current net, fixed, in evaluation mode; gradients reach x."""
+        ...
+
+    def pooled_sample(self, share: float) -> Tensor:
+        """Indices of a fixed random share of all clients' training samples."""
+        ...
+
+    def iterate(self, data: Data = "own") -> Iterator[Batch]:
+        """All of the data once, in order, without gradient and in evaluation mode."""
+        ...
+
+
+class ServerContext(Protocol):
+    """What a part sees of the server. Lists are in cohort order and contain accepted uploads only."""
+
+    @property
+    def task(self) -> TaskInfo: ...
+    @property
+    def round(self) -> int: ...
+    @property
+    def lr(self) -> float: ...
+    @property
+    def momentum(self) -> float: ...
+    @property
+    def cohort(self) -> Sequence[int]: ...
+    @property
+    def samples(self) -> Sequence[int]: ...
+    @property
+    def steps(self) -> Sequence[int]: ...
+    @property
+    def segments(self) -> Sequence[Sequence[int]]: ...  # per client, as `ClientContext.segments`
+    @property
+    def shares(self) -> Sequence[float]: ...  # weight of each client in the average; they sum to one
+    @property
+    def uploads(self) -> Sequence[Tensor]: ...  # trained weights, one vector per client
+    @property
+    def weights(self) -> Tensor: ...  # the old weights before aggregation, the new ones after it
+    @property
+    def state(self) -> Slots: ...
+
+    def extras(self, name: str) -> Sequence[Tensor]:
+        """What this part's clients uploaded beside the weights."""
+        ...
+
+    def noise(self, count: int) -> Tensor:
+        """Standard normal noise for privacy: from the operating system on real machines; in a simulation from seed, round and
+        the part's name, so that runs repeat."""
+        ...
+
+    def mean(self, vectors: Sequence[Tensor]) -> Tensor:
+        """The mean, weighted by `shares`."""
+        ...
+
+    def tensors(self) -> Mapping[str, Tensor]:
+        """Shared weights and statistics of the global model, by name."""
+        ...
+
+    def ask(
+        self, query: str, message: Mapping[str, Tensor] | None = None, clients: Sequence[int] | None = None
+    ) -> Mapping[str, Tensor]:
+        """Send a declared query. One that `trains` goes to the given clients of the cohort and replaces their uploads. Any
+        other goes to all clients with the current weights; the sums of their replies are returned in double precision.
+        """
+        ...
+
+    def set_frozen(self, name: str, value: Tensor) -> None:
+        """In `finalize`: replace a frozen tensor (see `final_tensors`) for everyone."""
+        ...

@@ -1,0 +1,1 @@
+"""How convolutions are computed."""

@@ -1,0 +1,1 @@
+"""Heads, normalizers and convolutions that nets and methods are built from."""

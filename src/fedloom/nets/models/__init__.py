@@ -1,0 +1,1 @@
+"""The networks, one a file; each registers itself."""

@@ -1,0 +1,342 @@
+"""What to do: one validated, frozen description of an experiment. Everything else reads it, nothing changes it.
+
+A field's description is its help on the command line and its line in the docs. `FLAG` makes it a flag of its own;
+`NO_EFFECT` marks what changes no bit of the result: such a field is not in the digest and cannot be swept.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
+
+from fedloom.errors import FedloomError, shown
+from fedloom.recipe.sentence import sentence
+
+_FROZEN = ConfigDict(frozen=True, extra="forbid")
+MOST = 10**9  # of anything that is counted
+LONGEST = 4096  # characters of a text, as of a path
+FLAG = "flag"
+NO_EFFECT = "no effect on the result"
+
+Normalize = Literal["set", "none"] | tuple[list[float], list[float]]
+Count = Annotated[int, Field(ge=0, le=MOST)]
+Positive = Annotated[int, Field(ge=1, le=MOST)]
+AboveZero = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Share = Annotated[float, Field(ge=0, lt=1)]
+
+
+def about(text: str) -> Any:
+    return Field(description=text)
+
+
+class Data(BaseModel):
+    """The data set, and how its images are prepared."""
+
+    model_config = _FROZEN
+    name: Annotated[str, about("digits | NAME (fedloom list data) | PATH.npz | hf:owner/name | folder:PATH")] = "digits"
+    normalize: Annotated[
+        Normalize, about("after x / 255: set (mean and deviation of the training images) | none | [means, deviations]")
+    ] = "set"
+    resize: Annotated[Annotated[int, Field(ge=1, le=4096)] | None, about("side length in pixels; null: unchanged")] = (
+        None
+    )
+    images: Annotated[Positive | None, about("number of training images that are used; null: all")] = None
+    validation: Annotated[Share, about("share of the training images held out for validation")] = 0.0
+    public: Annotated[Share, about("a further share held out as public images, for parts that need them")] = 0.0
+    public_from: Annotated[str | None, about("take the public images, without labels, from this data set")] = None
+    public_to_clients: Annotated[bool, about("every client also trains on the public images")] = False
+
+
+class SecAgg(BaseModel):
+    """Secure aggregation by Flower's SecAgg+: uploads carry masks that cancel in their sum."""
+
+    model_config = _FROZEN
+    num_shares: Annotated[
+        Annotated[int, Field(ge=3, le=MOST)] | None,
+        about("number of nodes, itself included, that a node shares its keys with; odd; null: all of the round"),
+    ] = None
+    # above a half: otherwise a server could unmask one node by telling two groups of nodes different stories
+    reconstruction_threshold: Annotated[
+        Annotated[float, Field(gt=0.5, le=1)], about("fraction of the shares needed to unmask a sum")
+    ] = 0.67
+    clipping_range: Annotated[AboveZero, about("updates are clipped to this magnitude before they are quantized")] = (
+        16.0
+    )
+    min_clients: Annotated[
+        Annotated[int, Field(ge=2, le=MOST)] | None,
+        about("smallest number of sites in a sum; null: the threshold of a full cohort"),
+    ] = None
+    authenticated: Annotated[
+        bool, about("nodes accept only public keys signed by a site of their roster; false: they trust the server")
+    ] = True
+
+    @field_validator("num_shares")
+    @classmethod
+    def _odd(cls, value: int | None) -> int | None:
+        if value is not None and value % 2 == 0:
+            raise ValueError("must be odd: the node itself and as many neighbors on either side")
+        return value
+
+    def pinned(self) -> dict[str, Any]:
+        """What enters a recipe's digest. Both defaults that are left out follow from other fields of the digest."""
+        usual = {name for name in ("min_clients", "authenticated") if getattr(self, name) == getattr(SecAgg(), name)}
+        return self.model_dump(mode="json", exclude=usual)
+
+
+class Deploy(BaseModel):
+    """Limits and time-outs of a federation on real machines.
+
+    Only `secure_aggregation`, `max_distance` and `max_share` can change the bits of a round in which no upload is lost.
+    """
+
+    model_config = _FROZEN
+    min_cohort: Annotated[
+        Count, about("the run stops at a round with fewer accepted uploads; 0: a round without any is skipped")
+    ] = 1
+    max_distance: Annotated[
+        Annotated[float, Field(ge=1, allow_inf_nan=False)] | None,
+        about("uploads this many times farther from the broadcast than the median one are dropped; null: none"),
+    ] = 1000.0
+    timeout: Annotated[AboveZero, about("seconds to wait for one reply of a node")] = 600.0
+    join_timeout: Annotated[AboveZero, about("seconds to wait for nodes to connect")] = 300.0
+    secure_aggregation: Annotated[
+        SecAgg | None, about("true | false | its fields: the server learns only sums of uploads")
+    ] = None
+    max_samples: Annotated[
+        Annotated[int, Field(ge=1, le=2**40)], about("training samples, and test samples, that a site may claim")
+    ] = 10_000_000
+    max_classes: Annotated[
+        Annotated[int, Field(ge=1, le=100_000)], about("classes that all sites together may name")
+    ] = 1000
+    max_share: Annotated[
+        Annotated[float, Field(gt=0, le=1)], about("largest weight of one client in the average; 1: no limit")
+    ] = 1.0
+    max_message_mb: Annotated[AboveZero, about("largest size of the tensors in one message")] = 2048.0
+
+    @field_validator("max_share")
+    @classmethod
+    def _open(cls, value: float, info: ValidationInfo) -> float:
+        if value < 1 and info.data.get("secure_aggregation") is not None:
+            raise ValueError(
+                "must be 1 under secure aggregation, where nodes weigh their uploads before they mask them"
+            )
+        return value
+
+    @field_validator("secure_aggregation", mode="before")
+    @classmethod
+    def _secure(cls, value: Any) -> Any:
+        if isinstance(value, bool):
+            return {} if value else None
+        if value is not None and not isinstance(value, Mapping | SecAgg):
+            raise ValueError(f"must be true, false, or fields of it: {', '.join(SecAgg.model_fields)}")
+        return value
+
+
+class Recipe(BaseModel):
+    """An experiment."""
+
+    model_config = _FROZEN
+    data: Annotated[Data, about("the data set"), FLAG] = Data()
+    split: Annotated[
+        str, about('which client holds and sees what, such as "dirichlet:0.5+noise:0.1" (fedloom list splits)'), FLAG
+    ] = "shards:2"
+    clients: Annotated[Positive, about("number of clients"), FLAG] = 20
+    model: Annotated[
+        str, about("a net's name (fedloom list models) | package.module:function | file.py:function"), FLAG
+    ] = "mlp"
+    method: Annotated[str, about('a sum of parts, such as "scaffold + fn" (fedloom list methods)'), FLAG] = "fedavg"
+    rounds: Annotated[Positive, about("number of rounds"), FLAG] = 50
+    fraction: Annotated[
+        Annotated[float, Field(gt=0, le=1)], about("fraction of the clients that train in a round"), FLAG
+    ] = 0.5
+    epochs: Annotated[Positive, about("local epochs per round"), FLAG] = 1
+    batch: Annotated[Positive | Literal["full"], about("local batch size | full"), FLAG] = 32
+    lr: Annotated[AboveZero, about("local learning rate"), FLAG] = 0.1
+    momentum: Annotated[Share, about("momentum of local SGD; reset every round"), FLAG] = 0.9
+    weight_decay: Annotated[
+        Annotated[float, Field(ge=0, allow_inf_nan=False)], about("weight decay of local SGD"), FLAG
+    ] = 0.0
+    schedule: Annotated[str, about("learning rate over the rounds: constant | step | exp:FACTOR | cosine"), FLAG] = (
+        "constant"
+    )
+    weighting: Annotated[
+        Literal["samples", "uniform"], about("weights of clients in the average: samples | uniform"), FLAG
+    ] = "samples"
+    augment: Annotated[
+        Literal["none", "flip", "crop+flip"], about("augmentation of training images: none | flip | crop+flip"), FLAG
+    ] = "none"
+    precision: Annotated[Literal["fp32", "bf16", "auto"], about("fp32 | bf16 | auto (by net and processor)"), FLAG] = (
+        "fp32"
+    )
+    kernels: Annotated[
+        Literal["auto", "torch"], about("convolutions: auto (algorithm chosen by shape) | torch (PyTorch's own)"), FLAG
+    ] = "auto"
+    workers: Annotated[
+        Positive | Literal["auto", "ray"],
+        about("number of worker processes | auto (one per core) | ray (one per core of a Ray cluster)"),
+        FLAG,
+        NO_EFFECT,
+    ] = "auto"
+    vmap: Annotated[
+        Annotated[int, Field(ge=2, le=MOST)] | Literal["auto", "off"],
+        about("number of clients of a tiny net trained in one computation | auto | off"),
+        FLAG,
+    ] = "off"
+    seed: Annotated[Annotated[int, Field(ge=0, lt=2**64)], about("random seed"), FLAG] = 0
+    eval_every: Annotated[
+        Count, about("rounds between tests of the global model; 0: after the last round only"), FLAG, NO_EFFECT
+    ] = 1
+    init: Annotated[
+        str | None,
+        about("initial weights: PATH.safetensors | hf:owner/name[/file]; tensors of the same name and shape are used"),
+        FLAG,
+    ] = None
+    name: Annotated[str | None, about("write the run to runs/NAME"), FLAG, NO_EFFECT] = None
+    out: Annotated[str | None, about("write the run to this folder"), FLAG, NO_EFFECT] = None
+
+    init_digest: Annotated[str | None, about("checksum of `init`; written by a run, verified where it is given")] = None
+    head_init: Annotated[
+        Literal["default", "orthogonal", "etf"], about("initial head: default | orthogonal | etf (a simplex)")
+    ] = "default"
+    clip: Annotated[Annotated[float, Field(gt=0)] | None, about("largest norm of a gradient; null: no clipping")] = None
+    bn: Annotated[
+        Literal["running", "batch", "local"],
+        about("statistics of batch normalization in tests: running | batch | local"),
+    ] = "running"
+    device: Annotated[str, about("cpu | cuda (all visible devices) | cuda:N"), FLAG, NO_EFFECT] = "cpu"
+    eval_batch: Annotated[Positive, about("test batch size; changes results only with `bn: batch`")] = 100
+    eval_clients: Annotated[
+        Count, about("rounds between tests on every client's own data; 0: after the last round only"), NO_EFFECT
+    ] = 0
+    analyze_every: Annotated[
+        Count, about("rounds between analyses of factors, norms, alignment and drift; 0: never"), FLAG, NO_EFFECT
+    ] = 0
+    checkpoint_seconds: Annotated[
+        Annotated[float, Field(ge=0)], about("seconds between checkpoints: the most work a crash can cost"), NO_EFFECT
+    ] = 15.0
+    memory_mb: Annotated[
+        Annotated[float, Field(gt=0)], about("client state kept in memory; the rest is stored on disk"), NO_EFFECT
+    ] = 2048.0
+    track: Annotated[
+        str | None, about("log every round to tensorboard | mlflow | wandb, or several of them: a,b"), FLAG, NO_EFFECT
+    ] = None
+    deploy: Annotated[Deploy, about("limits and time-outs of a federation on real machines")] = Deploy()
+    parts: Annotated[
+        tuple[str, ...],
+        about("modules or .py files to import first: parts, partitioners, shifts, metrics ... of your own"),
+    ] = ()
+
+    @model_validator(mode="after")
+    def _plain_texts(self) -> Recipe:
+        """Characters that no path, terminal or file can hold are refused before anything is named by them."""
+        for name, text in _texts(self):
+            if len(text) > LONGEST:
+                raise ValueError(f"{name}: at most {LONGEST} characters are allowed (got {len(text)})")
+            if not text.replace("\n", "").replace("\t", "").isprintable():
+                raise ValueError(f"{name}: {shown(text)} holds characters that cannot be printed; leave them out")
+        return self
+
+    @model_validator(mode="before")
+    @classmethod
+    def _short_forms(cls, given: Any) -> Any:
+        if isinstance(given, Mapping) and isinstance(given.get("data"), str):
+            given = {**given, "data": {"name": given["data"]}}
+        if isinstance(given, Mapping) and isinstance(given.get("parts"), str):
+            given = {**given, "parts": [given["parts"]]}
+        return given
+
+    @field_validator("schedule")
+    @classmethod
+    def _schedule(cls, value: str) -> str:
+        if value in ("constant", "step", "cosine"):
+            return value
+        kind, _, number = value.partition(":")
+        if kind == "exp" and re.fullmatch(r"\d*\.?\d+(e-?\d+)?", number) and 0 < float(number) <= 1:
+            return value
+        raise ValueError("allowed are constant, step, cosine and exp:FACTOR with a factor in (0, 1]")
+
+    @field_validator("vmap", mode="before")
+    @classmethod
+    def _vmap(cls, value: Any) -> Any:
+        return "off" if value is False else value  # YAML reads a bare `off` as false
+
+    @field_validator("name")
+    @classmethod
+    def _name(cls, value: str | None) -> str | None:
+        if value is not None and (not value.strip() or "/" in value or value.startswith(".")):
+            raise ValueError("a plain name is expected, without slashes")
+        return value
+
+    def rate(self, round: int) -> float:
+        """The learning rate of a round (the first is 1)."""
+        done = round - 1
+        if self.schedule == "step":
+            return self.lr * 0.1 ** ((2 * done >= self.rounds) + (4 * done >= 3 * self.rounds))
+        if self.schedule == "cosine":
+            return self.lr * 0.5 * (1 + math.cos(math.pi * done / self.rounds))
+        if self.schedule.startswith("exp:"):
+            return float(self.lr * float(self.schedule[4:]) ** done)
+        return self.lr
+
+    @property
+    def cohort_size(self) -> int:
+        return max(int(self.fraction * self.clients + 1e-9), 1)
+
+    def changed(self, **fields: Any) -> Recipe:
+        return recipe({**self.model_dump(), **fields})
+
+    def digest(self) -> str:
+        """Identity of all that decides the bits of the result."""
+        content = self.model_dump(mode="json", exclude={*NO_EFFECT_FIELDS, "deploy", "vmap"})
+        if self.kernels == "auto":
+            del content["kernels"]
+        if self.vmap != "off":  # another order of sums; `stack` is the key of digests on record
+            content["stack"] = self.vmap
+        if self.deploy.secure_aggregation is not None:  # a site that pins a digest insists on it
+            content["secure_aggregation"] = self.deploy.secure_aggregation.pinned()
+        if self.deploy.max_distance != Deploy().max_distance:
+            content["max_distance"] = self.deploy.max_distance
+        if self.deploy.max_share < 1:
+            content["max_share"] = self.deploy.max_share
+        text = json.dumps(content, sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    def to_yaml(self) -> str:
+        return str(yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False, allow_unicode=True))
+
+
+def _marked(marker: str) -> tuple[str, ...]:
+    return tuple(name for name, field in Recipe.model_fields.items() if marker in field.metadata)
+
+
+FLAGS = _marked(FLAG)
+NO_EFFECT_FIELDS = _marked(NO_EFFECT)
+
+
+def _texts(model: BaseModel, inside: str = "") -> Iterator[tuple[str, str]]:
+    """Every text of a recipe with the name of its field."""
+    for field in type(model).model_fields:
+        value = getattr(model, field)
+        if isinstance(value, BaseModel):
+            yield from _texts(value, f"{inside}{field}.")
+        elif isinstance(value, str | tuple):
+            yield from (
+                (inside + field, text)
+                for text in ([value] if isinstance(value, str) else value)
+                if isinstance(text, str)
+            )
+
+
+def recipe(given: Mapping[str, Any]) -> Recipe:
+    """A recipe from plain values; the first thing that is wrong with them becomes one sentence."""
+    try:
+        return Recipe.model_validate(dict(given))
+    except ValidationError as error:
+        raise FedloomError(sentence(error, Recipe)) from None

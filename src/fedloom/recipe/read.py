@@ -1,0 +1,50 @@
+"""Reading recipes: a YAML file, and `--set a.b=c`. Values are checked when a Recipe is made of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from fedloom.errors import FedloomError, brief, shown
+from fedloom.paths import obstacle
+from fedloom.values import TEXT, Unreadable, parse
+
+
+def read_recipe(path: str | Path) -> dict[str, Any]:
+    """The fields of a YAML file, not yet checked."""
+    piped = str(path).startswith(("/dev/fd/", "/dev/stdin", "/proc/self/fd/"))
+    if not piped and (reason := obstacle(path)):
+        raise FedloomError(f"recipe: cannot read {brief(path)}: {reason}")
+    try:
+        with Path(path).open("rb") as file:
+            text = file.read(4 * TEXT + 1).decode("utf-8")
+        fields = parse(text)
+    except OSError as error:
+        raise FedloomError(f"recipe: cannot read {path}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise FedloomError(f"recipe: cannot read {path}: not a text file") from None
+    except Unreadable as error:
+        raise FedloomError(f"recipe: {path} {error}") from None
+    if not isinstance(fields, dict):
+        raise FedloomError(f"recipe: {path} must hold fields such as `method: fedavg`, one per line")
+    return fields
+
+
+def assign(fields: dict[str, Any], setting: str) -> None:
+    """Apply `a.b=c` to nested fields in place."""
+    key, equals, value = setting.partition("=")
+    if not equals or not key.strip():
+        raise FedloomError(f"--set: cannot read {shown(setting)}; write field=value or group.field=value")
+    names = [item.strip().replace("-", "_") for item in key.split(".", 4)]
+    if names[0] == "data" and isinstance(fields.get("data"), str):
+        fields["data"] = {"name": fields["data"]}
+    place = fields
+    for item in names[:-1]:
+        inner = place.setdefault(item, {})
+        if not isinstance(inner, dict):
+            raise FedloomError(f"--set: {shown(key)} goes into {shown(item)}, which is a single value")
+        place = inner
+    try:
+        place[names[-1]] = parse(value)
+    except Unreadable as error:
+        raise FedloomError(f"--set: cannot read the value of {shown(setting)}, which {error}") from None

@@ -1,0 +1,100 @@
+// Layout of the page, redrawing of one section or all, updates of a running experiment.
+const ORDER = ["overview", "results", "published", "curves", "split", "clients", "factors", "norms", "inside", "selectors", "embedding", "cost"];
+
+function legend() {
+  const root = document.getElementById("legend");
+  root.hidden = DATA.series.length < 2;
+  root.replaceChildren(...DATA.series.map((s, i) => el("button", { type: "button", class: "chip", "aria-pressed": String(!HIDDEN.has(s.label)), title: s.label, onclick: () => {
+    if (HIDDEN.has(s.label)) HIDDEN.delete(s.label); else HIDDEN.add(s.label);
+    render();
+  } }, el("i", { style: `background:${color(i)}` }), el("span", {}, s.label))));
+}
+function problems() { // folders that cannot be read completely; all others are shown
+  const root = document.getElementById("problems"), found = DATA.problems || [];
+  root.hidden = !found.length;
+  root.replaceChildren(...found.map(p => el("p", { class: "hint" }, el("b", {}, p.path), `: ${p.reason}`)));
+}
+async function renderSection(part) {
+  let root = document.getElementById(part.id);
+  if (!root) { root = el("section", { id: part.id }); document.getElementById("main").append(root); }
+  const height = root.offsetHeight;
+  root.style.minHeight = `${height}px`; // the page does not jump while a section is drawn again
+  root.querySelectorAll(".figure").forEach(f => { SEEN.unobserve(f); Plotly.purge(f); });
+  const open = new Set([...root.querySelectorAll("details[open] > summary")].map(s => s.textContent));
+  if (part.has()) {
+    const inner = el("div", {});
+    root.replaceChildren(el("h2", {}, part.title), inner);
+    await part.draw(inner, () => renderSection(part));
+    inner.querySelectorAll("details > summary").forEach(s => { if (open.has(s.textContent)) s.parentElement.open = true; });
+    root.dataset.state = "drawn";
+  } else {
+    root.replaceChildren(el("p", { class: "hint" }, el("b", {}, part.title), " is left out. ", part.hint[0], part.hint[1] ? el("code", {}, part.hint[1]) : "", part.hint[2] || ""));
+    root.dataset.state = "left out";
+  }
+  root.style.minHeight = "";
+  await Promise.all([...root.querySelectorAll(".figure")].filter(f => { const at = f.getBoundingClientRect(); return at.top < innerHeight && at.bottom > 0; }).map(paint));
+}
+let drawing = Promise.resolve();
+function render() { // one after the other, so that the first sections appear at once
+  drawing = drawing.then(async () => {
+    document.body.dataset.ready = "no";
+    legend();
+    problems();
+    if (!DATA.series.length) {
+      document.getElementById("main").replaceChildren(el("p", { class: "hint" }, "There is no run in this folder yet; it appears here once it starts."));
+      document.body.dataset.ready = "yes";
+      return;
+    }
+    document.querySelectorAll("#main > .hint").forEach(h => h.remove());
+    const parts = ORDER.map(id => SECTIONS.find(s => s.id === id));
+    document.getElementById("nav").replaceChildren(...parts.filter(p => p.has()).map(p => el("a", { href: `#${p.id}` }, p.title)));
+    for (const part of parts) {
+      await renderSection(part);
+      await new Promise(done => setTimeout(done));
+    }
+    document.body.dataset.ready = "yes";
+  });
+  return drawing;
+}
+
+const wish = matchMedia("(prefers-color-scheme: dark)");
+let chosen = DATA.export ? "light" : null; // by the switch; until then the system decides
+function theme() { document.documentElement.dataset.theme = chosen || (wish.matches ? "dark" : "light"); }
+wish.addEventListener("change", () => { theme(); render(); });
+document.getElementById("theme").addEventListener("click", () => { chosen = dark() ? "light" : "dark"; theme(); render(); });
+theme();
+document.getElementById("footer").append(`fedloom ${DATA.version}. This file contains everything that it shows and loads nothing.`);
+
+addEventListener("beforeprint", drawAll);
+
+async function follow() { // served by `fedloom watch`: ask for newer data, keep all switches
+  const sign = document.getElementById("live");
+  sign.hidden = false;
+  let mark = DATA.mark;
+  for (;;) {
+    try {
+      const answer = await fetch(`data.json?mark=${encodeURIComponent(mark)}`, { cache: "no-store" });
+      if (answer.status === 200) {
+        DATA = await answer.json();
+        mark = DATA.mark;
+        await render();
+      }
+      const going = DATA.series.flatMap(s => s.runs).filter(r => !r.finished).length;
+      sign.classList.remove("lost");
+      sign.textContent = going ? `live, ${going} running` : "live, all finished";
+    } catch (error) {
+      sign.classList.add("lost");
+      sign.textContent = "no answer from fedloom watch";
+    }
+    await new Promise(done => setTimeout(done, 2000));
+  }
+}
+async function save(format, width) { // every figure as a data URL, for `fedloom report --format`
+  await drawing;
+  await drawAll();
+  const found = {};
+  for (const place of document.querySelectorAll(".figure"))
+    found[place.dataset.figure] = await Plotly.toImage(place, { format, width, height: place.offsetHeight + 40, scale: format === "png" ? 3 : 1 });
+  document.body.append(el("script", { type: "application/json", id: "saved" }, JSON.stringify(found)));
+}
+render().then(() => { if (DATA.live) follow(); });

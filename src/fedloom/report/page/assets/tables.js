@@ -1,0 +1,180 @@
+// Recipes, results, published numbers, cost.
+function table(columns, rows, id) { // columns: {title, word}; rows: {cells: [node | text | {text, best, note, dot}], class}
+  return el("div", { class: "card scroll" }, el("table", { id },
+    el("thead", {}, el("tr", {}, columns.map(c => el("th", { class: c.word ? "word" : undefined, scope: "col", title: c.help }, c.title)))),
+    el("tbody", {}, rows.map(row => el("tr", { class: row.class }, row.cells.map((cell, i) => {
+      const made = cell instanceof Node || typeof cell === "string" ? { text: cell } : cell;
+      const names = [columns[i].word ? "word" : "", made.best ? "best" : ""].filter(Boolean).join(" ");
+      return el("td", { class: names || undefined, "data-value": made.value, title: made.help },
+        made.dot !== undefined ? el("i", { class: "dot", style: `background:${color(made.dot)}` }) : null, made.text,
+        made.note ? el("small", {}, ` ${made.note}`) : null);
+    }))))));
+}
+const last = (run, name) => { // the newest known value of a curve: that of the summary once a run is finished
+  const values = run.curves[name] || [];
+  for (let i = values.length - 1; i >= 0; i--) if (known(values[i])) return values[i];
+  return null;
+};
+const total = (run, name) => run.curves[name].length ? run.curves[name].at(-1) : null;
+const perRound = (run, name) => run.done ? total(run, name) / run.done : null;
+const tuningKind = t => `tuned ${t.part}, ${t.epochs} ep.${t.loss && t.loss !== "method" ? `, ${t.loss} loss` : ""}`;
+function tuningKey(t) { // methods are tuned at rates of their own; only several rates in one run are columns of their own
+  const many = DATA.series.some(s => s.runs.some(r => (r.tuned || []).filter(o => tuningKind(o) === tuningKind(t)).length > 1));
+  return many ? `${tuningKind(t)}, lr=${t.lr}` : tuningKind(t);
+}
+function summaryValue(run, name) {
+  const s = run.summary;
+  if (name === "global") return known(s.test_accuracy) ? s.test_accuracy : last(run, "test_accuracy");
+  if (name === "clients") return s.client_accuracy ? s.client_accuracy.mean : last(run, "client_accuracy");
+  if (name === "own") return s.personal_accuracy ? s.personal_accuracy.mean : last(run, "personal_accuracy");
+  if (name === "worst") return (s.personal_accuracy || s.client_accuracy || {}).worst;
+  if (name === "clean") return s.clean_test_accuracy;
+  if (name === "validated") return s.best_by_validation ? s.best_by_validation.test_accuracy : undefined;
+  if (name.startsWith("tuned ")) {
+    const found = (run.tuned || []).find(t => tuningKey(t) === name);
+    return found ? found.personal_accuracy.mean : undefined;
+  }
+  if (name.startsWith("domain ")) return (s.domain_accuracy || {})[name.slice(7)];
+}
+
+section("overview", "What was run", {
+  has: () => true,
+  draw(root) {
+    const shared = Object.fromEntries(DATA.recipe.shared.map(r => [r.field, r.value]));
+    const runs = DATA.series.flatMap(s => s.runs), going = runs.filter(r => !r.finished).length;
+    const facts = [[String(runs.length), runs.length === 1 ? "run" : "runs"], [String(DATA.series.length), DATA.series.length === 1 ? "series of seeds" : "series"]];
+    for (const [field, text] of [["data.name", "data"], ["split", "split"], ["clients", "clients"], ["model", "model"], ["rounds", "rounds"], ["fraction", "share of clients per round"]])
+      if (shared[field]) facts.push([shared[field], text]);
+    if (going) facts.push([String(going), "not finished"]);
+    root.append(el("div", { class: "facts" }, facts.map(([value, text]) => el("div", { class: "fact" }, el("b", {}, value), el("span", {}, text)))));
+    const apart = DATA.recipe.apart;
+    if (apart.length) {
+      root.append(el("p", { class: "about" }, "Where the recipes differ:"));
+      root.append(table([{ title: "series", word: true }, ...apart.map(a => ({ title: a.field, word: a.field === "method" })), { title: "seeds" }],
+        DATA.series.map((s, i) => ({ cells: [{ text: s.label, dot: i }, ...apart.map(a => a.values[i]), s.runs.map(r => r.seed).join(", ")] })), "differences"));
+    } else root.append(el("p", { class: "about" }, `All runs have the same recipe; seeds ${runs.map(r => r.seed).join(", ")}.`));
+    root.append(el("details", {}, el("summary", {}, "Fields that all recipes share"),
+      table([{ title: "field", word: true }, { title: "value", word: true }], DATA.recipe.shared.map(r => ({ cells: [r.field, r.value] })), "shared")));
+    root.append(el("details", { open: going ? "" : undefined }, el("summary", {}, "Folders"),
+      table([{ title: "folder", word: true }, { title: "series", word: true }, { title: "seed" }, { title: "state" }, { title: "weights" }],
+        DATA.series.flatMap((s, i) => s.runs.map(r => ({ cells: [el("code", {}, r.path), { text: s.label, dot: i }, String(r.seed),
+          r.finished ? "finished" : `round ${r.done} of ${r.rounds}`, r.summary.digest ? el("code", {}, r.summary.digest.slice(0, 12)) : "–"] }))), "folders")));
+  },
+});
+
+section("results", "Results", {
+  has: () => DATA.series.some(s => s.runs.some(r => known(summaryValue(r, "global")))),
+  hint: ["No round was evaluated yet; the result table appears after the first evaluation (", "--eval-every 1", ")."],
+  draw(root) {
+    const runs = DATA.series.flatMap(s => s.runs);
+    const tuned = [...new Set(runs.flatMap(r => (r.tuned || []).map(tuningKey)))].sort();
+    const domains = [...new Set(runs.flatMap(r => Object.keys(r.summary.domain_accuracy || {})))];
+    const columns = [
+      ["global", "global", "the global model on the pooled test set, after the last round"],
+      ["clean", "clean", "the same on unshifted test images"],
+      ["validated", "best by validation", "test accuracy of the round that was best on held-out validation images"],
+      ["clients", "clients", "the global model on each client's own test images, mean over clients"],
+      ["own", "own models", "each client's own model on its own test images, mean over clients"],
+      ["worst", "worst client", "the lowest accuracy of any client (with its own model where it has one)"],
+      ...tuned.map(t => [t, t, "after fine-tuning on each client's own data, mean over clients"]),
+      ...domains.map(d => [`domain ${d}`, d, `the global model on the test images of ${d}`]),
+    ].filter(([name]) => runs.some(r => known(summaryValue(r, name))));
+    const values = (s, name) => s.runs.map(r => summaryValue(r, name)).filter(known);
+    const best = Object.fromEntries(columns.map(([name]) =>
+      [name, Math.max(...DATA.series.map(s => values(s, name)).filter(v => v.length).map(v => +mean(v).toFixed(4)))]));
+    const lost = runs.some(r => (r.summary.lost || 0) > 0);
+    const privacy = runs.some(r => known(r.summary.epsilon));
+    const rows = DATA.series.map((s, i) => ({ cells: [
+      { text: s.label, dot: i, note: s.runs.every(r => r.finished) ? "" : "still running" },
+      String(s.runs.length),
+      ...columns.map(([name]) => {
+        const found = values(s, name);
+        const untrained = ["global", "clients"].includes(name) && s.runs.some(r => r.summary.shared === 0 && r.summary.personal > 0);
+        return { text: spread(found), note: untrained ? "initial model" : "", value: found.length ? mean(found) : undefined, best: DATA.series.length > 1 && found.length > 0 && +mean(found).toFixed(4) === best[name] };
+      }),
+      spread(s.runs.map(r => perRound(r, "seconds")), v => fixed(v, v < 1 ? 3 : 2)),
+      spread(s.runs.map(r => perRound(r, "bytes")).slice(0, 1), v => fixed(v / 1e6, 2)),
+      ...(privacy ? [spread(s.runs.map(r => r.summary.epsilon).slice(0, 1), v => v.toPrecision(3))] : []),
+      ...(lost ? [String(s.runs.reduce((a, r) => a + (r.summary.lost || 0), 0))] : []),
+    ] }));
+    const seeds = Math.max(...DATA.series.map(s => s.runs.length));
+    root.append(el("p", { class: "about" }, `Accuracy in %${seeds > 1 ? ", mean ± standard deviation over seeds" : ", one seed: differences of a few points may be chance"}, after the last round. Bold is the highest mean of a column.`));
+    root.append(table([{ title: "series", word: true }, { title: "seeds" }, ...columns.map(c => ({ title: c[1], help: c[2] })), { title: "s / round" }, { title: "MB / round" },
+      ...(privacy ? [{ title: "ε", help: "privacy spent per client, at the delta of the recipe" }] : []), ...(lost ? [{ title: "lost uploads" }] : [])], rows, "result-table"));
+    root.append(el("details", {}, el("summary", {}, "What the columns mean"),
+      el("p", { class: "about" }, columns.map(c => `${c[1]}: ${c[2]}`).join("; ") + ". Seconds are training time without evaluation; MB are down and up together.")));
+  },
+});
+
+section("published", "Published numbers of the same setting", {
+  has: () => DATA.published.length > 0,
+  hint: ["No paper's number for the same data set, net, split and method is stored. ", "", ""],
+  draw(root) {
+    root.append(el("p", { class: "about" }, "From the papers' tables, not run here. Data set, net, split and method agree; learning rate, epochs, rounds and other settings may differ. "
+      + "Our value of the same measure and the differences stand beside each number. “Best of n” is the highest of n settings of a table, none of which is ours."));
+    const rows = [];
+    DATA.series.forEach((s, i) => {
+      const found = DATA.published.filter(p => p.series === i);
+      if (!found.length) return;
+      const rec = r => DATA.recipe.shared.find(x => x.field === r)?.value ?? DATA.recipe.apart.find(a => a.field === r)?.values[i];
+      const going = s.runs.filter(r => !r.finished).length, always = found[0].differs.filter(d => found.every(p => p.differs.includes(d)));
+      const below = text => el("small", { style: "display:block" }, text), differs = (all, where = "") => all.length ? below(`Ours differs${where}: ${all.join(", ")}.`) : null;
+      rows.push({ cells: [{ text: s.label, dot: i }, "ours", "", "", "", el("span", {}, [`${rec("rounds")} rounds; ${rec("clients")} clients, ${rec("fraction")} per round; lr=${rec("lr")}; epochs=${rec("epochs")}`,
+        `${s.runs.length === 1 ? "seed" : "seeds"} ${s.runs.map(r => r.seed).join(", ")}`, going ? "still running" : ""].filter(Boolean).join("; "), differs(always, found.length > 1 ? " from all rows below" : ""))] });
+      for (const p of found) rows.push({ class: "published", cells: [el("span", {}, el("span", { class: "tag" }, "published"), ` ${p.method}`), `${p.paper}, ${p.table}`, p.measure,
+        { text: fixed(p.value, 2) + (known(p.deviation) ? ` ± ${fixed(p.deviation, 2)}` : ""), value: p.value / 100 },
+        p.ours.length ? { text: spread(p.ours), value: mean(p.ours), note: p.ours.length < s.runs.length ? `(${p.ours.length} of ${s.runs.length} seeds)` : "" } : "not measured",
+        el("span", {}, [p.setting, p.best_of > 1 ? `best of ${p.best_of} settings` : "", p.flag ? `note: ${p.flag}` : ""].filter(Boolean).join("; "),
+          differs(p.differs.filter(d => !always.includes(d))), p.lacking ? below(`Ours: ${p.lacking}.`) : null)] });
+    });
+    root.append(table([{ title: "", word: true }, { title: "source" }, { title: "accuracy of", word: true }, { title: "published %" }, { title: "ours %" }, { title: "setting, notes and what differs", word: true }], rows, "published-table"));
+    root.append(el("details", { open: "" }, el("summary", {}, "How the papers trained and evaluated"), Object.entries(DATA.protocols).map(([paper, text]) => el("p", { class: "about" }, el("b", {}, `${paper}: `), text))));
+  },
+});
+
+// Time by activity: means over a series' finished runs.
+function spentTable(root) {
+  const phases = [["compute", "training on clients and on the server"], ["data", "preparing batches"], ["communication", "copies, pipes, client state, and workers that wait for the slowest one"],
+    ["aggregation", "checking and aggregating uploads"], ["evaluation", "evaluation of models"], ["checkpoint", "writing checkpoints"], ["other", "the rest of the rounds"]];
+  const rows = DATA.series.map((s, i) => [s.runs.map(r => r.summary.seconds_by).filter(Boolean), s, i]).filter(([found]) => found.length).map(([found, s, i]) => {
+    const spent = phases.map(([name]) => mean(found.map(f => f[name]))), whole = spent.reduce((a, b) => a + b, 0);
+    return { cells: [{ text: s.label, dot: i }, duration(whole), ...spent.map(v => whole ? fixed(100 * v / whole, 1) : "–")] };
+  });
+  if (!rows.length) return;
+  root.append(el("p", { class: "about" }, "Time of finished runs by activity in %, including evaluation and checkpoints."));
+  root.append(table([{ title: "series", word: true }, { title: "total time" }, ...phases.map(([name, help]) => ({ title: name, help }))], rows, "spent-table"));
+}
+
+section("cost", "Cost", {
+  has: () => DATA.series.some(s => s.runs.some(r => r.done)),
+  hint: ["No round is done yet.", "", ""],
+  async draw(root, redraw) {
+    const accuracies = DATA.series.flatMap(s => s.runs.map(r => Math.max(...(r.curves.test_accuracy || []).filter(known)))).filter(known);
+    const fallback = accuracies.length ? Math.floor(95 * Math.min(...accuracies)) : 50;
+    const target = CHOICE.target ?? fallback;
+    root.append(switches(el("label", { class: "switch" }, "target accuracy in %", el("input", { type: "number", min: 1, max: 100, value: target, "data-switch": "target",
+      onchange: e => { CHOICE.target = Math.min(100, Math.max(1, +e.target.value || fallback)); redraw(); } }))));
+    const reached = run => { // the first evaluated round at or above the target
+      const at = (run.curves.test_accuracy || []).findIndex(v => known(v) && v >= target / 100);
+      return at < 0 ? null : { round: run.curves.round[at], seconds: run.curves.seconds[at], bytes: run.curves.bytes[at] };
+    };
+    const scalar = (s, name) => s.runs.map(r => r.analysis?.summary?.cost?.[name]).filter(known);
+    const extra = [["kappa", "κ", "accuracy per second, as FNR-FL defines it"], ["rho", "ρ", "accuracy per megabyte, as FNR-FL defines it"]].filter(([n]) => DATA.series.some(s => scalar(s, n).length));
+    const rows = DATA.series.map((s, i) => {
+      const hits = s.runs.map(reached), found = hits.filter(Boolean), missing = hits.length - found.length;
+      const cell = (name, show) => found.length ? { text: show(mean(found.map(h => h[name]))), note: missing ? `(${missing} of ${hits.length} never)` : "" } : "never";
+      const totals = name => mean(s.runs.map(r => total(r, name)).filter(known));
+      return { cells: [{ text: s.label, dot: i }, duration(totals("seconds")), size(totals("bytes")), cell("round", v => fixed(v, Number.isInteger(v) ? 0 : 1)), cell("seconds", duration), cell("bytes", size),
+        ...extra.map(([n]) => scalar(s, n).length ? mean(scalar(s, n)).toPrecision(3) : "–")] };
+    });
+    root.append(table([{ title: "series", word: true }, { title: "total training time" }, { title: "total traffic" }, { title: `round that reached ${target} %` }, { title: "seconds to it" }, { title: "traffic to it" },
+      ...extra.map(([, t, h]) => ({ title: t, help: h }))], rows, "cost-table"));
+    spentTable(root);
+    const points = (name, scale) => shown().map(([s, i]) => ({ type: "scatter", mode: "markers", name: plain(s.label), x: s.runs.map(r => (total(r, name) || 0) / scale), y: s.runs.map(r => 100 * (summaryValue(r, "global") ?? NaN)),
+      marker: { color: color(i), size: 11, line: { width: 1, color: css("--card") } }, hovertemplate: `${plain(s.label)}<br>%{x:.4g}<br>%{y:.1f} %<extra></extra>` }));
+    const grid = el("div", { class: "grid" });
+    root.append(grid);
+    await figure(grid, "cost-seconds", points("seconds", 1), { height: 300, xaxis: { title: "seconds of training", rangemode: "tozero" }, yaxis: { title: "accuracy in %" } }, "Accuracy against time");
+    await figure(grid, "cost-bytes", points("bytes", 1e6), { height: 300, xaxis: { title: "MB sent, down and up", rangemode: "tozero" }, yaxis: { title: "accuracy in %" } }, "Accuracy against traffic");
+  },
+});

@@ -1,0 +1,210 @@
+"""The page's data as one JSON object: the numbers of the run folders, in the order of the page.
+
+Accuracies are fractions, times are in seconds, sizes in bytes. The browser computes means and bands over seeds, so the
+page's switches need no second copy of the data.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from fedloom.errors import FedloomError, brief, one_line
+from fedloom.report.page.comparable import label, our_values
+from fedloom.report.page.gather import RunFiles, find_runs
+from fedloom.report.page.measured import analysis_sections, number
+from fedloom.report.page.published import matching, notes
+from fedloom.report.page.series import Series, group, recipe_table
+from fedloom.version import __version__
+
+JsonObject: TypeAlias = dict[str, Any]
+# raised when a damaged or edited folder is read
+DAMAGE = (FedloomError, OSError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError)
+CURVES = ("train_loss", "test_accuracy", "validation_accuracy", "client_accuracy", "personal_accuracy", "lr", "lost")
+CLIENTS = 2000  # of one run, in distributions; of more, every n-th in order of accuracy
+ROWS = 200  # clients in a split's heat map
+MAPS = 8  # heat maps of splits
+WORST = 5  # clients that are listed
+
+
+def content(paths: Sequence[str | Path], title: str = "", required: bool = True) -> dict[str, Any]:
+    runs, problems = readable(find_runs(paths, required))
+    if required and not runs:
+        raise FedloomError(f"report: {problems[0]['path']} cannot be shown: {problems[0]['reason']}")
+    series = group([run for run, _, _ in runs])
+    objects = {run.path: (numbers, analysis) for run, numbers, analysis in runs}
+    published = _published(series)
+    return {
+        "title": title or "fedloom report",
+        "version": __version__,
+        "problems": problems,
+        "series": [_series(item, objects) for item in series],
+        "recipe": recipe_table(series),
+        "splits": _splits(series),
+        "published": published,
+        "protocols": notes(row["paper"] for row in published),
+    }
+
+
+def readable(folders: Sequence[RunFiles]) -> tuple[list[tuple[RunFiles, JsonObject, JsonObject]], list[dict[str, str]]]:
+    """The runs that can be shown, each with its numbers and its analysis; and the problems of folders."""
+    runs, problems = [], []
+    for run in folders:
+        try:
+            run.check()
+            numbers, _ = _run(run), run.identity
+            if run.log_problem:
+                problems.append({"path": str(run.path), "reason": run.log_problem})
+        except DAMAGE as error:
+            problems.append({"path": str(run.path), "reason": _reason(error)})
+            continue
+        damaged: list[str] = []
+        analysis = analysis_sections(run, damaged)
+        problems += [{"path": str(run.path), "reason": reason} for reason in damaged]
+        runs.append((run, numbers, analysis))
+    return runs, problems
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, FedloomError):
+        return str(error)
+    return one_line(f"a file in it is damaged ({type(error).__name__}: {brief(str(error))})")
+
+
+def _series(item: Series, objects: Mapping[Path, tuple[JsonObject, JsonObject]]) -> dict[str, Any]:
+    runs = []
+    analyzed = False
+    for run in item.runs:
+        numbers, analysis = objects[run.path]
+        if analyzed:  # matrices and points of one run are enough for a series
+            analysis = {name: value for name, value in analysis.items() if name in ("rounds", "summary")}
+        analyzed = analyzed or bool(analysis)
+        runs.append({**numbers, "analysis": analysis} if analysis else numbers)
+    return {"label": item.label, "method": item.runs[0].method, "runs": runs}
+
+
+def _run(run: RunFiles) -> dict[str, Any]:
+    lines = run.rounds
+    numbers: dict[str, Any] = {
+        "path": str(run.path),
+        "seed": run.fields.get("seed"),
+        "rounds": run.fields.get("rounds"),
+        "done": len(lines),
+        "finished": run.finished,
+        "summary": _summary(run),
+        "curves": _curves(lines),
+    }
+    for name in ("accuracy", "personal_accuracy"):
+        values = [(number(v), k) for k, v in enumerate(run.clients.get(name) or []) if v is not None]
+        if values:
+            numbers.setdefault("clients", {})[name] = _clients([(v, k) for v, k in values if v is not None])
+    if run.fine_tunings:
+        numbers["tuned"] = [
+            {key: item.get(key) for key in ("part", "epochs", "lr", "loss", "personal_accuracy")}
+            for item in run.fine_tunings
+            if item.get("personal_accuracy") and not item.get("sample")  # not of a sample of the clients
+        ]
+    return numbers
+
+
+def _summary(run: RunFiles) -> dict[str, Any]:
+    names = ("test_accuracy", "clean_test_accuracy", "client_accuracy", "personal_accuracy", "best_by_validation")
+    more = ("domain_accuracy", "train_loss", "rounds", "lost", "seconds", "bytes_down", "bytes_up", "parameters")
+    return {
+        name: run.summary[name]
+        for name in (*names, *more, "seconds_by", "shared", "personal", "epsilon", "digest")
+        if name in run.summary
+    }
+
+
+def _curves(lines: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """One list per quantity; seconds (without evaluation) and bytes are cumulative."""
+    if not lines:
+        return {"round": [], "seconds": [], "bytes": []}
+    curves: dict[str, Any] = {
+        "round": [line["round"] for line in lines],
+        "seconds": [number(v) for v in np.cumsum([line["seconds"] for line in lines])],
+        "bytes": [int(v) for v in np.cumsum([line["bytes_down"] + line["bytes_up"] for line in lines])],
+    }
+    for name in CURVES:
+        values = [number(line.get(name)) for line in lines]
+        if any(value is not None for value in values):
+            curves[name] = values
+    selectors = [line.get("selectors") or {} for line in lines]
+    if any(selectors):
+        curves["selectors"] = _selectors(selectors)
+    return curves
+
+
+def _selectors(lines: Sequence[dict[str, Any]]) -> dict[str, list[list[float | None]]]:
+    """Layer (and statistic, where they differ) -> one list of shares per round."""
+    flat = []
+    for line in lines:
+        one: dict[str, list[Any]] = {}
+        for layer, shares in line.items():
+            if isinstance(shares, dict):
+                one |= {f"{layer} {name}": values for name, values in shares.items()}
+            else:
+                one[layer] = shares
+        flat.append(one)
+    names = dict.fromkeys(name for one in flat for name in one)
+    return {name: [[number(v, 4) for v in one.get(name) or []] for one in flat] for name in names}
+
+
+def _clients(values: list[tuple[float, int]]) -> dict[str, Any]:
+    """A distribution, and the clients with the lowest accuracy."""
+    ordered = sorted(values)
+    picked = ordered
+    if len(ordered) > CLIENTS:
+        picked = [ordered[i] for i in np.linspace(0, len(ordered) - 1, CLIENTS).round().astype(int)]
+    worst = [{"client": client, "accuracy": value} for value, client in ordered[:WORST]]
+    return {"values": [value for value, _ in picked], "count": len(ordered), "worst": worst}
+
+
+def _splits(series: Sequence[Series]) -> list[dict[str, Any]]:
+    """One heat map for each different partition."""
+    splits: dict[str, dict[str, Any]] = {}
+    for item in series:
+        for run in item.runs:
+            try:
+                key = hashlib.sha256((run.path / "partition.npz").read_bytes()).hexdigest()
+            except OSError:
+                continue
+            if key in splits:
+                splits[key]["series"].append(item.label)
+                continue
+            counts = run.class_counts() if len(splits) < MAPS else None
+            if counts is None:
+                continue
+            name = f"{run.fields.get('data.name')}, {run.fields.get('split')}, seed {run.fields.get('seed')}"
+            if name in (other["label"] for other in splits.values()):
+                name += f", of {item.label}"
+            splits[key] = {
+                "label": name,
+                "series": [item.label],
+                "clients": len(counts),
+                "counts": counts[:ROWS].tolist(),
+                "sizes": [int(v) for v in np.percentile(counts.sum(1), [0, 25, 50, 75, 100])],
+            }
+    return list(splits.values())
+
+
+def _published(series: Sequence[Series]) -> list[dict[str, Any]]:
+    """Rows of the papers' tables, each with our values of the same measure."""
+    rows = []
+    for place, item in enumerate(series):
+        fields = item.runs[0].fields
+        for row in matching(fields, str(fields.get("method", ""))):
+            side = our_values(item.runs, row["measure"])
+            beside = {"ours": side.values, "lacking": side.lacking, "differs": [*row["differs"], *side.differs]}
+            columns = {
+                name: row[name] for name in ("paper", "table", "method", "value", "deviation", "setting", "flag")
+            }
+            rows.append(
+                {"series": place, **columns, "best_of": row["best_of"], "measure": label(row["measure"]), **beside}
+            )
+    return rows

@@ -1,0 +1,137 @@
+"""Run folders as the page reads them. A run may be unfinished; missing files are empty values."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedloom.engine.store import checkpoint
+from fedloom.errors import FedloomError, shown
+from fedloom.io import files
+from fedloom.io.archives import read_arrays
+from fedloom.io.files import read_lines
+from fedloom.recipe import NO_EFFECT_FIELDS, read_recipe
+from fedloom.runs.folder import RunFolder
+
+
+@dataclass(frozen=True)
+class RunFiles:
+    """The files of one run folder, each read once."""
+
+    path: Path
+
+    @cached_property
+    def fields(self) -> dict[str, Any]:
+        """The recipe, one level deep: data.name and so on."""
+        flat: dict[str, Any] = {}
+        for field, value in read_recipe(self.path / "recipe.yaml").items():
+            if isinstance(value, dict):
+                flat |= {f"{field}.{inner}": item for inner, item in value.items()}
+            else:
+                flat[field] = value
+        return flat
+
+    @cached_property
+    def identity(self) -> str:
+        """All fields that decide the result, except the seed. Runs that share it are one series of the page."""
+        deciding = {
+            name: value for name, value in self.fields.items() if name not in NO_EFFECT_FIELDS and name != "seed"
+        }
+        return json.dumps(deciding, sort_keys=True, default=str)
+
+    @cached_property
+    def summary(self) -> dict[str, Any]:
+        return read_json(self.path / "summary.json")
+
+    @cached_property
+    def rounds(self) -> list[dict[str, Any]]:
+        return read_lines(self.path / "rounds.jsonl")
+
+    @cached_property
+    def clients(self) -> dict[str, Any]:
+        """The latest evaluation on every client's own test images."""
+        lines = read_lines(self.path / "clients.jsonl")
+        return lines[-1] if lines else {}
+
+    @cached_property
+    def fine_tunings(self) -> list[dict[str, Any]]:
+        """Every stored fine-tuning."""
+        paths = sorted((self.path / "personal").glob("*.json"))
+        return [stored for path in paths if (stored := read_json(path))]
+
+    @property
+    def method(self) -> str:
+        return str(self.summary.get("method") or self.fields.get("method", "?"))
+
+    @property
+    def finished(self) -> bool:
+        return bool(self.summary)
+
+    @cached_property
+    def log_problem(self) -> str | None:
+        """How the logs contradict the newest checkpoint; None if they agree."""
+        folder = RunFolder(self.path)
+        return checkpoint.disagreement(folder.checkpoints, folder.log())
+
+    def check(self) -> None:
+        """Refuse a recipe or a log whose values have types that the page cannot show."""
+        for name, kind in (("method", str), ("split", str), ("data.name", str), ("seed", int), ("rounds", int)):
+            if name in self.fields and not isinstance(self.fields[name], kind):
+                raise FedloomError(f"{self.path}/recipe.yaml: {name} is {shown(self.fields[name])}")
+        for line in self.rounds:
+            for name in ("round", "seconds", "bytes_down", "bytes_up"):
+                if not isinstance(line.get(name), int | float):
+                    raise FedloomError(
+                        f"{self.path}/rounds.jsonl: {name} of a line is {shown(line.get(name))}, not a number"
+                    )
+
+    def class_counts(self) -> np.ndarray | None:
+        """Training images by client (row) and class (column); None if the folder has no labels."""
+        try:
+            offsets = read_arrays(self.path / "partition.npz", ["train_offsets"])["train_offsets"]
+            labels = read_arrays(self.path / "labels.npz", ["train_labels"])["train_labels"]
+            clients = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
+            inputs = read_json(self.path / "inputs.json")
+            classes = max(len(inputs.get("class_names", ())), int(labels.max(initial=0)) + 1)
+            counts = np.zeros((len(offsets) - 1, classes), dtype=np.int64)
+            np.add.at(counts, (clients, labels), 1)
+        except (OSError, KeyError, ValueError, IndexError, TypeError, OverflowError, MemoryError):
+            return None
+        return counts
+
+
+def find_runs(paths: Iterable[str | Path], required: bool = True) -> list[RunFiles]:
+    """The runs in these folders or anywhere below them, each once, in the order given.
+
+    `required`: a folder that is missing or holds no run is refused.
+    """
+    runs: dict[Path, RunFiles] = {}
+    for given in paths:
+        path = Path(given)
+        if not path.is_dir():
+            if not required:
+                continue  # deleted after the page was opened
+            raise FedloomError(f"report: there is no folder {path}")
+        inside = [path] if (path / "recipe.yaml").is_file() else _below(path)
+        if required and not inside:
+            raise FedloomError(f"report: {path} holds no run: neither it nor a folder below has a recipe.yaml")
+        for folder in inside:
+            runs.setdefault(folder.resolve(), RunFiles(folder))
+    return list(runs.values())
+
+
+def _below(path: Path) -> list[Path]:
+    every = sorted(file.parent for file in path.rglob("recipe.yaml"))
+    return [folder for folder in every if not any(n.startswith(".") for n in folder.relative_to(path).parts)]
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object; empty if the file is missing or incomplete."""
+    stored = files.read_json(path)
+    return stored if isinstance(stored, dict) else {}

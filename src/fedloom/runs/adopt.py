@@ -1,0 +1,138 @@
+"""A client that was never in the federation gets a personal model from the trained one.
+
+Nothing of the federation's data is needed: the run folder knows shape, classes and normalization. The new client starts
+from the served model (personal regions at initialization), takes the method's personalization step, fine-tunes on its
+own training images, and is tested on its own test images before and after.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from fedloom.data.newcomer import read_newcomer
+from fedloom.engine.about import about
+from fedloom.engine.buffers import SharedBuffers
+from fedloom.engine.client.replica import Replica
+from fedloom.engine.experiment import Experiment
+from fedloom.engine.store import checkpoint
+from fedloom.engine.store.state import State
+from fedloom.engine.tasks.evaluate import EvaluateClient
+from fedloom.engine.tasks.finetune import FineTune
+from fedloom.engine.threads import one_thread
+from fedloom.errors import FedloomError
+from fedloom.evaluation.personalization import REGIONS, TunedPart, check
+from fedloom.io.files import read_tensors, write_tensors
+from fedloom.methods.api.context import Objective
+from fedloom.runs.finished import check_finished
+from fedloom.runs.folder import RunFolder
+from fedloom.runs.run import Run
+
+
+@dataclass(frozen=True)
+class Adopted:
+    """A new client's model and how well it does on that client's test images; None where it has none."""
+
+    path: Path
+    part: TunedPart
+    epochs: int
+    lr: float
+    loss: Objective
+    before: float | None  # the served model
+    curve: list[float | None]  # the client's own after 0, 1, … epochs
+    train: int
+    test: int
+    held_out: bool  # whether the test images were split off from the given ones
+
+    @property
+    def after(self) -> float | None:
+        return self.curve[-1]
+
+
+def adopt(
+    run: Run | str | Path,
+    data: str | Path,
+    part: TunedPart = "full",
+    epochs: int = 5,
+    lr: float | None = None,
+    loss: Objective = "method",
+    out: str | Path = "client.safetensors",
+    hold_out: bool = True,
+) -> Adopted:
+    """Fine-tune the model of a finished run for a client with these images, and write it to a safetensors file.
+
+    `lr` defaults to a tenth of the run's own. `hold_out=False`: train on all images, and leave the accuracy unknown.
+    """
+    folder = RunFolder(run.path if isinstance(run, Run) else run)
+    recipe = folder.recipe()
+    check_finished(folder)
+    rate = recipe.lr / 10 if lr is None else lr
+    inputs = folder.known_inputs()
+    with about("data"):
+        given, divided = read_newcomer(
+            str(data), inputs.shape, inputs.class_names, inputs.scale, recipe.data.resize, hold_out=hold_out
+        )
+    tensors = (torch.from_numpy(values) for values in (given.train_x, given.train_y, given.test_x, given.test_y))
+    images = inputs.images(Path(str(data)).stem, *tensors)
+    with one_thread():
+        experiment = inputs.experiment(recipe, folder.initial, images)
+        check(experiment.program.layout.regions, part, epochs, rate, loss)
+        replica, buffers = Replica(experiment), SharedBuffers(experiment, 1)
+        if replica.normalizers and len(given.train_y) < 2:
+            raise FedloomError("data: batch normalization needs at least two training images")
+        buffers.broadcast(_served(experiment, folder, loss))
+        if experiment.program.messages.state.nbytes:
+            buffers.state_rows[0].copy_(experiment.program.messages.state_row)
+        plain = EvaluateClient(0, 1, personal=False).perform(replica, buffers, 0)
+        report = FineTune(0, list(REGIONS[part]), epochs, rate, loss).perform(replica, buffers, 0)
+    total = report["total"]
+    adopted = Adopted(
+        path=Path(out),
+        part=part,
+        epochs=epochs,
+        lr=rate,
+        loss=loss,
+        before=plain["correct"] / total if total else None,
+        curve=[right / total if total else None for right in report["correct"]],
+        train=len(given.train_y),
+        test=total,
+        held_out=divided,
+    )
+    metadata = {
+        "kind": "adopted",
+        "recipe": recipe.digest(),
+        "weights": str(Run(folder.path).summary["digest"]),
+        "part": part,
+        "epochs": str(epochs),
+        "lr": repr(rate),
+        "loss": loss,
+        "accuracy_before": str(adopted.before),
+        "accuracy_after": str(adopted.after),
+        "counts": json.dumps([int(count) for count in torch.bincount(images.train_y, minlength=images.classes)]),
+    }
+    try:
+        write_tensors(adopted.path, experiment.program.layout.tensors(replica.weights.storage), metadata)
+    except OSError as error:
+        raise FedloomError(f"out: {out} cannot be written ({error.strerror}); choose another place") from None
+    return adopted
+
+
+def _served(experiment: Experiment, folder: RunFolder, loss: Objective) -> dict[str, Tensor]:
+    """What the server of the finished run hands out: its final weights, and what parts broadcast beside them."""
+    state, layout = State(experiment), experiment.program.layout
+    storage = torch.empty(layout.total)
+    layout.read(read_tensors(folder.final)[0], storage)
+    last = checkpoint.newest(folder.checkpoints)
+    if last is not None and last.round == experiment.recipe.rounds:
+        state.load(last.tensors, last.round)
+    elif loss == "method" and experiment.program.method.hooked("broadcast"):
+        raise FedloomError(
+            f"{folder.path} has lost its last checkpoint, and with it what the method's loss needs; choose loss ce"
+        )
+    statistics = storage[layout.parameters :][: layout.shared_statistics]
+    fixed = {f"fixed.{name}": layout.entries[name].view(storage) for name in experiment.program.messages.fixed}
+    return {**state.broadcast(), "w": storage[: layout.shared], "statistics": statistics, **fixed}

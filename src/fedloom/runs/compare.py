@@ -1,0 +1,141 @@
+"""Many runs as one job: several methods, seeds and settings on the same clients.
+
+Every cell is a run folder of its own: a finished one is read, an interrupted one resumed. A cell that fails reports why and
+does not stop the others. Images are decoded once and mapped into memory by every cell; a split is a function of the seed,
+so cells of one seed have the same clients.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from fedloom.engine.backends import select as where
+from fedloom.engine.experiment import prepare
+from fedloom.engine.resolve import resolve
+from fedloom.engine.server.callback import Callbacks, RunCallback
+from fedloom.errors import FedloomError, Interrupted
+from fedloom.evaluation.personalization import PersonalizationResult
+from fedloom.runs.cells import Cell, RelativeFineTuning
+from fedloom.runs.comparison import Comparison, Result
+from fedloom.runs.folder import RunFolder
+from fedloom.runs.personalize import FineTuning, personalize_run
+from fedloom.runs.run import Run, resume, start
+
+
+def compare_cells(
+    cells: Sequence[Cell], fine_tuning: RelativeFineTuning | None, callbacks: Sequence[RunCallback] = ()
+) -> Comparison:
+    """Run the cells that are not finished, one after the other."""
+    with where.session():
+        return _compare(cells, fine_tuning, Callbacks(*callbacks))
+
+
+def _compare(cells: Sequence[Cell], fine_tuning: RelativeFineTuning | None, callback: RunCallback) -> Comparison:
+    _refuse_other_recipes(cells)
+    results = []
+    for number, cell in enumerate(cells):
+        callback.cell_started(cell, number, len(cells))
+        assert cell.recipe.out is not None
+        done, personal, failure = Run(Path(cell.recipe.out)), None, None
+        try:
+            with _alone(cell, fine_tuning, callback):
+                done = _run(cell, callback)
+                personal = _personal(cell, done, fine_tuning) if fine_tuning else None
+        except Interrupted as error:
+            reason = str(error).partition(";")[0]
+            raise Interrupted(f"cell {number + 1} of {len(cells)} {reason}; the same command resumes") from None
+        except Exception as error:  # whatever went wrong in one cell, the others can still be run
+            failure = str(error) if isinstance(error, FedloomError) else f"{type(error).__name__}: {error}"
+            callback.note(f"{cell.title} failed: {failure}")
+        results.append(Result(cell, done, personal, failure))
+    return Comparison(results, fine_tuning, _root(cells))
+
+
+def _run(cell: Cell, callback: RunCallback) -> Run:
+    """A finished cell is read, an interrupted one resumed, a new one started."""
+    assert cell.recipe.out is not None
+    folder = RunFolder(cell.recipe.out)
+    if folder.recipe_yaml.exists():
+        return resume(folder.path, [callback], cell.recipe.workers)
+    return start(cell.recipe, [callback])
+
+
+@contextmanager
+def _alone(cell: Cell, fine_tuning: RelativeFineTuning | None, callback: RunCallback) -> Iterator[None]:
+    """One process at a time works on a cell; another comparison into the same folder waits here, then reads the result.
+
+    The lock ends with the process, however it ends.
+    """
+    assert cell.recipe.out is not None
+    folder = RunFolder(cell.recipe.out)
+    if folder.finished and fine_tuning is None:  # nothing will be written
+        yield
+        return
+    path = folder.path.with_name(f".{folder.path.name}.lock")
+    descriptor = _locked(
+        path, lambda: callback.note(f"waiting for {cell.title}: another process works on {folder.path}")
+    )
+    try:
+        _refuse_other_recipe(cell)  # another process may have written it meanwhile
+        yield
+    finally:
+        path.unlink(missing_ok=True)
+        os.close(descriptor)
+
+
+def _locked(path: Path, wait: Callable[[], None]) -> int:
+    """Hold a lock file; `wait` is called once if another process holds it. A released file is removed, so the one that was
+    opened may no longer be the one at the path."""
+    waiting = False
+    while True:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if not waiting:
+                    wait()
+                    waiting = True
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+            except OSError:
+                return descriptor  # a file system without locks
+            if path.exists() and path.stat().st_ino == os.fstat(descriptor).st_ino:
+                return descriptor
+        except BaseException:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)
+
+
+def _refuse_other_recipes(cells: Sequence[Cell]) -> None:
+    for cell in cells:
+        _refuse_other_recipe(cell)
+
+
+def _refuse_other_recipe(cell: Cell) -> None:
+    assert cell.recipe.out is not None
+    folder = RunFolder(cell.recipe.out)
+    if not folder.recipe_yaml.exists():
+        return
+    stored, wanted = folder.recipe(), cell.recipe
+    if wanted.precision == "auto":  # decided where the run began, which may have been another machine
+        wanted = wanted.changed(precision=stored.precision)
+    if stored.digest() != resolve(prepare(wanted))[0].program.stored_recipe().digest():
+        raise FedloomError(f"out: {folder.path} holds a run of another recipe; choose another --name or --out")
+
+
+def _personal(cell: Cell, done: Run, fine_tuning: RelativeFineTuning) -> PersonalizationResult:
+    return personalize_run(
+        done, [FineTuning(fine_tuning.part, fine_tuning.epochs, fine_tuning.rate_share * cell.recipe.lr)]
+    )[0]
+
+
+def _root(cells: Sequence[Cell]) -> Path:
+    first = cells[0]
+    path = Path(first.recipe.out or ".")
+    return path.parents[2 if first.point else 1]

@@ -1,0 +1,270 @@
+"""Export a model, the global one or a client's, to a file that loads without fedloom.
+
+    model.pt2   torch.export.load("model.pt2").module()(pixels)
+    model.onnx  any ONNX runtime; needs pip install "fedloom[export]" to write
+
+The input is pixels as stored, float32 B,C,H,W from 0 to `scale` (255; 16 for digits); normalization is part of the model.
+The output is logits, B x classes. Shapes, classes and origin are in FILE.json, and in the file itself.
+"""
+
+from __future__ import annotations
+
+import copy
+import importlib.util
+import io
+import json
+import logging
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fedloom.data import Pipeline
+from fedloom.engine.experiment import Experiment
+from fedloom.engine.inputs import RunInputs
+from fedloom.engine.program import Program
+from fedloom.engine.tasks.finetune import FineTune
+from fedloom.engine.threads import one_thread
+from fedloom.errors import FedloomError
+from fedloom.evaluation.personalization import REGIONS, TunedPart, check
+from fedloom.io.digest import digest
+from fedloom.io.files import read_tensors, write, write_json
+from fedloom.methods import Part
+from fedloom.methods.api.context import Objective
+from fedloom.runs.federation import federation
+from fedloom.runs.finished import check_finished, restore_finished
+from fedloom.runs.folder import RunFolder
+from fedloom.runs.run import Run
+from fedloom.version import __version__
+
+FORMATS = (".pt2", ".onnx")
+
+
+@dataclass(frozen=True)
+class Exported:
+    path: Path
+    facts: dict[str, Any]  # of FILE.json
+    notes: list[str]
+
+
+class Standalone(nn.Module):
+    """Pixels in, logits out: normalization, net, and how a client reads its own logits."""
+
+    # attributes, since torch 2.6 cannot export `get_buffer`
+    factor: Tensor
+    shift: Tensor
+    counts: Tensor
+
+    def __init__(self, net: nn.Module, pipeline: Pipeline, reader: Part | None, counts: Tensor | None) -> None:
+        super().__init__()
+        self.net = net
+        deviation = torch.tensor(pipeline.std, dtype=torch.float64)
+        shift = -torch.tensor(pipeline.mean, dtype=torch.float64) / deviation
+        self.register_buffer("factor", (1 / (pipeline.scale * deviation)).float().view(-1, 1, 1))
+        self.register_buffer("shift", shift.float().view(-1, 1, 1))
+        self.reader = None if counts is None else reader
+        self.register_buffer("counts", None if self.reader is None else counts)
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        x = torch.addcmul(self.shift, pixels, self.factor)
+        logits: Tensor = self.net(x)
+        return logits if self.reader is None else self.reader.own_logits(logits, self.counts)
+
+
+def export(
+    run: Run | str | Path,
+    out: str | Path,
+    client: int | None = None,
+    weights: str | Path | None = None,
+    part: TunedPart = "full",
+    epochs: int = 0,
+    lr: float | None = None,
+    loss: Objective = "method",
+) -> Exported:
+    """Write the global model of a finished run, a client's own (fine-tuned for some epochs, if asked), or an adopted one."""
+    out = Path(out)
+    if out.suffix not in FORMATS:
+        raise FedloomError(f"out: {out} must end in {' or '.join(FORMATS)}")
+    if out.suffix == ".onnx" and importlib.util.find_spec("onnxscript") is None:
+        raise FedloomError('out: writing ONNX needs further packages: pip install "fedloom[export]"; .pt2 needs none')
+    if client is not None and weights is not None:
+        raise FedloomError("client: a client's model or the one in a file of weights; give only one of the two")
+    if client is None and epochs:
+        raise FedloomError(
+            "epochs: the global model is not fine-tuned; give a client, or the weights of an adopted one"
+        )
+    folder = RunFolder(run.path if isinstance(run, Run) else run)
+    recipe = folder.recipe()
+    check_finished(folder)
+    description: dict[str, Any] = {"model": "global", "notes": []}
+    counts: Tensor | None
+    if client is not None:
+        rate = recipe.lr / 10 if lr is None else lr
+        experiment, tensors, counts, accuracy = _client(folder, client, part, epochs, rate, loss)
+        program, inputs = experiment.program, RunInputs.of(experiment)
+        description |= {"model": f"client {client}", "accuracy_on_its_test_images": accuracy}
+        if epochs:
+            description["fine_tuned"] = {"part": part, "epochs": epochs, "lr": rate, "loss": loss}
+    else:
+        inputs = folder.known_inputs()
+        program = inputs.program(recipe, folder.initial)
+        tensors, counts = _from_file(folder, recipe.digest(), None if weights is None else Path(weights), description)
+        if weights is None:
+            description["notes"] += _cautions(program)
+    program.layout.read(tensors, program.weights.storage)
+    pipeline = inputs.pipeline(recipe)
+    model = Standalone(_detached(program.net), pipeline, program.method.the("own_logits"), counts)
+    facts = _facts(folder, inputs, program, pipeline, description, digest(tensors), out)
+    _write(model.eval(), inputs.shape, facts, out)
+    return Exported(out, facts, description["notes"])
+
+
+def _client(
+    folder: RunFolder, client: int, part: TunedPart, epochs: int, lr: float, loss: Objective
+) -> tuple[Experiment, dict[str, Tensor], Tensor, float | None]:
+    """A client's own model at the end of the run, optionally fine-tuned; needs the run's data."""
+    experiment = folder.experiment()
+    if not 0 <= client < experiment.data.partition.clients:
+        raise FedloomError(f"client: the run has clients 0 to {experiment.data.partition.clients - 1} (got {client})")
+    check(experiment.program.layout.regions, part, epochs, lr, loss)
+    alone = experiment.with_recipe(experiment.recipe.changed(workers=1))  # all is done in this process
+    with federation(alone, folder) as fed:
+        restore_finished(fed, folder)
+        fed.buffers.broadcast(fed.state.served())
+        fed.load_state(client)(0)
+        replica = fed.backend.replica
+        report = FineTune(client, list(REGIONS[part]), epochs, lr, loss).tune(replica, fed.buffers.views(0))
+        tensors = experiment.program.layout.tensors(replica.weights.storage.cpu())
+    labels = experiment.data.at(experiment.recipe.rounds).train(client).y
+    counts = torch.bincount(labels, minlength=experiment.data.images.classes).float()
+    return experiment, tensors, counts, report["correct"][-1] / report["total"] if report["total"] else None
+
+
+def _from_file(
+    folder: RunFolder, identity: str, weights: Path | None, description: dict[str, Any]
+) -> tuple[dict[str, Tensor], Tensor | None]:
+    """The served weights, or those of a file that this run's model was adopted into."""
+    tensors, metadata = read_tensors(folder.final if weights is None else weights)
+    if metadata.get("recipe") != identity:
+        raise FedloomError(f"weights: {weights} does not come from {folder.path}")
+    if weights is None or "counts" not in metadata:
+        description["model"] = "global" if weights is None else weights.name
+        return tensors, None
+    description |= {"model": f"adopted ({weights.name})"}
+    description["fine_tuned"] = {name: metadata[name] for name in ("part", "epochs", "lr", "loss")}
+    return tensors, torch.tensor(json.loads(metadata["counts"]), dtype=torch.float32)
+
+
+def _cautions(program: Program) -> list[str]:
+    if program.recipe.bn == "local" and program.layout.personal_statistics:
+        raise FedloomError(
+            "client: with bn local only clients have statistics to normalize with; export one of them with --client"
+        )
+    if program.layout.personal or program.layout.personal_statistics:
+        regions = program.layout.regions
+        kept = " and ".join(sorted({regions.region[n] for n, status in regions.status.items() if status == "personal"}))
+        return [f"clients keep their {kept}: the global model has it at initialization; --client exports one of theirs"]
+    if program.method.hooked("personalize"):
+        return [
+            "this method is meant for the models that clients make of the global one; --client exports one of theirs"
+        ]
+    return []
+
+
+def _detached(net: nn.Module) -> nn.Module:
+    """A copy whose tensors stand for themselves: in the run they are views into one storage."""
+    for parameter in net.parameters():
+        parameter.grad = None
+    twin = copy.deepcopy(net).requires_grad_(False).eval()
+    for parameter in twin.parameters():
+        parameter.data = parameter.data.clone(memory_format=torch.contiguous_format)
+    for module in twin.modules():
+        for name, buffer in module._buffers.items():
+            module._buffers[name] = None if buffer is None else buffer.clone(memory_format=torch.contiguous_format)
+    return twin
+
+
+def _facts(
+    folder: RunFolder,
+    inputs: RunInputs,
+    program: Program,
+    pipeline: Pipeline,
+    description: Mapping[str, Any],
+    weights: str,
+    out: Path,
+) -> dict[str, Any]:
+    summary = Run(folder.path).summary
+    channels, height, width = inputs.shape
+    by_batch = program.recipe.bn == "batch" and any(
+        isinstance(m, nn.modules.batchnorm._BatchNorm) for m in program.net.modules()
+    )
+    return {
+        "file": out.name,
+        **{name: value for name, value in description.items() if name != "notes"},
+        "input": {
+            "name": "pixels",
+            "dtype": "float32",
+            "shape": ["batch", channels, height, width],
+            "range": [0, inputs.scale],
+            "normalization": {
+                "where": "inside the model",
+                "formula": "(pixels / scale - mean) / std",
+                "scale": pipeline.scale,
+                "mean": list(pipeline.mean),
+                "std": list(pipeline.std),
+            },
+        },
+        "output": {"name": "logits", "shape": ["batch", len(inputs.class_names)]},
+        "class_names": list(inputs.class_names),
+        "depends_on_the_batch": by_batch,  # batch normalization without running statistics
+        "method": summary["method"],
+        "net": program.recipe.model,
+        "run": {"weights": summary["digest"], "recipe": summary["recipe_digest"], "data": inputs.data_digest},
+        "weights": weights,
+        "versions": {"fedloom": __version__, "torch": torch.__version__},
+    }
+
+
+def _write(model: Standalone, shape: tuple[int, int, int], facts: dict[str, Any], out: Path) -> None:
+    pixels = torch.rand(3, *shape) * facts["input"]["range"][1]
+    text = json.dumps(facts, indent=2)
+    with one_thread(), _quiet():
+        program = torch.export.export(model, (pixels,), dynamic_shapes={"pixels": {0: torch.export.Dim("batch")}})
+        if out.suffix == ".pt2":
+            buffer = io.BytesIO()
+            torch.export.save(program, buffer, extra_files={"fedloom.json": text})
+            content = buffer.getvalue()
+        else:
+            content = _onnx(program, text)
+    try:
+        write(out, content)
+        write_json(out.with_name(out.name + ".json"), facts)
+    except OSError as error:
+        raise FedloomError(f"out: {out} cannot be written ({error.strerror}); choose another place") from None
+
+
+def _onnx(program: torch.export.ExportedProgram, text: str) -> bytes:
+    made = torch.onnx.export(program, dynamo=True, input_names=["pixels"], output_names=["logits"], verbose=False)
+    assert made is not None
+    proto = made.model_proto
+    entry = proto.metadata_props.add()
+    entry.key, entry.value = "fedloom", text
+    return bytes(proto.SerializeToString())
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Exporters talk of their own insides."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)

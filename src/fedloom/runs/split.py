@@ -1,0 +1,109 @@
+"""A split on its own: made, stored, read again, measured and report at, without any training."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from torch import Tensor
+
+from fedloom.data import ClientViews, ImageSet, Partition, load, stages
+from fedloom.data.partition.partition import notes
+from fedloom.data.split.strength import Strength, strength
+from fedloom.engine.about import about
+from fedloom.engine.federated_data import hold_back
+from fedloom.errors import FedloomError
+from fedloom.io.user_code import import_parts
+from fedloom.recipe import Recipe, recipe
+from fedloom.runs.folder import RunFolder
+
+
+@dataclass(frozen=True)
+class Split:
+    """Who holds and sees which images of a set: one stage, or several if it changes on the way."""
+
+    images: ImageSet
+    data: str
+    spec: str
+    seed: int
+    stages: tuple[ClientViews, ...]
+
+    @property
+    def clients(self) -> int:
+        return self.partition.clients
+
+    @property
+    def partition(self) -> Partition:
+        """Of the first stage."""
+        return self.stages[0].partition
+
+    def strength(self, stage: int = 0) -> Strength:
+        """How strongly clients disagree, in numbers."""
+        return strength(self.stages[stage])
+
+    def pictures(self, client: int, part: Literal["train", "test"] = "train", stage: int = 0) -> tuple[Tensor, Tensor]:
+        """Images N,H,W,C (0 to the set's scale) and labels as this client sees them."""
+        seen = self.stages[stage].train(client) if part == "train" else self.stages[stage].test(client)
+        return seen.x[seen.rows], seen.y
+
+    def save(self, path: str | Path) -> list[Path]:
+        """One npz file a stage: path, then path-30 for a stage that begins in round 30."""
+        path = Path(path)
+        if path.suffix != ".npz":
+            raise FedloomError(f"output: {path} must end in .npz")
+        metadata = {"data": self.data, "data_digest": self.images.digest, "split": self.spec, "seed": str(self.seed)}
+        written = []
+        for stage in self.stages:
+            place = path if stage.begin == 1 else path.with_stem(f"{path.stem}-{stage.begin}")
+            changes = "+".join(str(shift) for shift in stage.shifts)
+            try:
+                stage.partition.save(place, **metadata, changes=changes)
+            except OSError as error:
+                raise FedloomError(f"output: {place} cannot be written ({error.strerror})") from None
+            written.append(place)
+        return written
+
+
+def make_split(fields: Mapping[str, Any]) -> Split:
+    """The split that a run with these fields of a recipe has."""
+    given = recipe(fields)
+    import_parts(given.parts)
+    with about("data"):
+        images = load(given.data.name, given.data.resize)
+    return _split(given, images)
+
+
+def read_split(source: str | Path, fields: Mapping[str, Any]) -> Split:
+    """A split from a run folder, or from a stored file; the file knows its data, changes and seed unless the fields say
+    otherwise."""
+    path = Path(source)
+    if path.is_dir():
+        if fields:
+            raise FedloomError(f"from: {path} is a run with a recipe of its own; leave out {next(iter(fields))}")
+        folder = RunFolder(path)
+        given = folder.recipe()
+        import_parts(given.parts)
+        with about("data"):
+            images = load(given.data.name, given.data.resize)
+        return _split(given, images, folder.partitions(images))
+    if extra := sorted({"split", "clients"} & fields.keys()):
+        raise FedloomError(f"from: {path} says who holds what; leave out {extra[0]}")
+    stored = notes(path)
+    partition = Partition.load(path)
+    known: dict[str, Any] = {name: stored[name] for name in ("data", "seed") if name in stored}
+    spec = f"file:{path}" + (f"+{stored['changes']}" if stored.get("changes") else "")
+    given = recipe({**known, **fields, "split": spec, "clients": partition.clients})
+    import_parts(given.parts)
+    with about("data"):
+        images = load(given.data.name, given.data.resize)
+    return _split(given, images)
+
+
+def _split(given: Recipe, images: ImageSet, known: list[Partition] | None = None) -> Split:
+    pool, _, public = hold_back(images, given)
+    further = public if given.data.public_to_clients else None
+    with about("split"):
+        client_views = stages(given.split, images, given.clients, given.seed, pool, known or (), further)
+    return Split(images, given.data.name, given.split, given.seed, client_views)

@@ -1,0 +1,3 @@
+"""The version of fedloom, importable without the rest of the package."""
+
+__version__ = "0.1.0"
