@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
+pytestmark = pytest.mark.slow  # every call is a process of its own
 SCRIPT = ROOT / "scripts" / "docs_tables.py"
 
 

@@ -16,6 +16,7 @@ PAGE = (Path(__file__).resolve().parent.parent / "docs" / "extending.md").read_t
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 COMMANDS = re.findall(r"^    (fedloom run .*)$", PAGE, re.MULTILINE)
 REFUSED = re.findall(r"^    \$ (fedloom run .*)\n    (error: .*)$", PAGE, re.MULTILINE)
+pytestmark = pytest.mark.slow  # every command is a process of its own
 SMALL = "--clients 5 --fraction 0.8 --workers 1 --eval-every 0 --name page"
 
 
