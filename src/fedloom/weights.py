@@ -80,9 +80,9 @@ class Regions:
                     f"method: {self.decided[name]} and {self.speaker} both decide what happens to the "
                     f"{self.region[name]}; keep one"
                 )
-        chosen = dict.fromkeys(names, status)
+        statuses = dict.fromkeys(names, status)
         return replace(
-            self, status={**self.status, **chosen}, decided={**self.decided, **dict.fromkeys(names, self.speaker)}
+            self, status={**self.status, **statuses}, decided={**self.decided, **dict.fromkeys(names, self.speaker)}
         )
 
 
@@ -156,8 +156,8 @@ class Layout:
         for region in regions:
             if region not in REGIONS and not self.regions.select(region):
                 raise FedloomError(f"method: a phase trains {region!r}, which this net does not have")
-        chosen = self.regions.select(*regions) if regions else list(self.entries)
-        return [n for n in chosen if n not in self.regions.statistics and self.regions.status[n] != "frozen"]
+        names = self.regions.select(*regions) if regions else list(self.entries)
+        return [n for n in names if n not in self.regions.statistics and self.regions.status[n] != "frozen"]
 
     def named(self, vector: Tensor) -> dict[str, Tensor]:
         """Views of the tensors in a vector that is a prefix of the parameters."""

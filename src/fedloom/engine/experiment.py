@@ -61,6 +61,6 @@ def prepare(
     and `public` images for those on the nodes, and the number of `samples` of all nodes.
     """
     import_parts(recipe.parts)
-    chosen = method(recipe.method)
+    sum_of_parts = method(recipe.method)
     data = load_data(recipe, partition, images, public)
-    return Experiment(build_program(recipe, task or data.task(recipe, chosen, samples), initial), data)
+    return Experiment(build_program(recipe, task or data.task(recipe, sum_of_parts, samples), initial), data)

@@ -92,7 +92,7 @@ class Program:
 
 def build_program(recipe: Recipe, task: TaskInfo, initial: Mapping[str, Tensor] | None = None) -> Program:
     """`initial`: stored initial weights, used as they are."""
-    chosen = method(recipe.method)
+    sum_of_parts = method(recipe.method)
     if recipe.device != "cpu":
         _check_device(recipe.device)
     with one_thread(), about("model"), seeded(recipe.seed, "init"):
@@ -102,32 +102,32 @@ def build_program(recipe: Recipe, task: TaskInfo, initial: Mapping[str, Tensor] 
     given = read_initial_weights(recipe) if recipe.init and initial is None else None
     if given:
         given.fill(net)
-    net, regions = assemble(net, chosen, task, recipe)
+    net, regions = assemble(net, sum_of_parts, task, recipe)
     layout = Layout(net, regions)
     if layout.trained == 0:
-        raise FedloomError(f"method: {chosen} leaves nothing to train in {recipe.model}; choose another model")
+        raise FedloomError(f"method: {sum_of_parts} leaves nothing to train in {recipe.model}; choose another model")
     weights = Weights(net.to(recipe.device), layout, recipe.device)
     if initial is not None:
         layout.read(initial, weights.storage)
     origin = given.load(weights, recipe.model) if given else None
     task = replace(task, initial=weights.storage.cpu().clone(), dim=net.dim)
-    messages = _messages(chosen, weights, task)
-    program = Program(recipe, chosen, task, net, weights, task.initial, messages, origin)
-    for part in chosen.hooked("check"):
+    messages = _messages(sum_of_parts, weights, task)
+    program = Program(recipe, sum_of_parts, task, net, weights, task.initial, messages, origin)
+    for part in sum_of_parts.hooked("check"):
         with about(f"method: {part.name}"):
             part.check(program.plan())
     return program
 
 
-def is_pooled(chosen: Method) -> bool:
-    return any(part.central_data == "all" for part in chosen.parts)
+def is_pooled(sum_of_parts: Method) -> bool:
+    return any(part.central_data == "all" for part in sum_of_parts.parts)
 
 
-def assemble(net: Net, chosen: Method, task: TaskInfo, recipe: Recipe) -> tuple[Net, Regions]:
+def assemble(net: Net, sum_of_parts: Method, task: TaskInfo, recipe: Recipe) -> tuple[Net, Regions]:
     """Let every part rebuild the net, then assign each region's status."""
     constant: dict[str, str] = {}
     with one_thread(), seeded(recipe.seed, "build"):
-        for part in chosen.hooked("build"):
+        for part in sum_of_parts.hooked("build"):
             with about(f"method: {part.name}"):
                 net = part.build(net, task)
             for name, parameter in net.named_parameters():
@@ -143,12 +143,12 @@ def assemble(net: Net, chosen: Method, task: TaskInfo, recipe: Recipe) -> tuple[
     if recipe.bn == "local":
         kept: dict[str, Status] = dict.fromkeys(regions.statistics, "personal")
         regions = replace(regions, status={**regions.status, **kept})
-    for part in chosen.hooked("regions"):
+    for part in sum_of_parts.hooked("regions"):
         regions = part.regions(replace(regions, speaker=part.name))
     return net, regions
 
 
-def _messages(chosen: Method, weights: Weights, task: TaskInfo) -> Messages:
+def _messages(sum_of_parts: Method, weights: Weights, task: TaskInfo) -> Messages:
     layout = weights.layout
     w = weights.vector[: layout.shared].cpu().clone()
     shared = {"w": w, "statistics": weights.storage.new_zeros(layout.shared_statistics, device="cpu")}
@@ -162,7 +162,7 @@ def _messages(chosen: Method, weights: Weights, task: TaskInfo) -> Messages:
     queries: dict[str, Query] = {}
     fixed: Tensors = {}
     tensors = layout.tensors(weights.storage.cpu())
-    for part in chosen.parts:
+    for part in sum_of_parts.parts:
         server.update(prefixed(part.server_state(w, task), part.name))
         client.update(prefixed(part.client_state(w, task), part.name))
         down.update(prefixed(part.broadcast(scoped(server, part.name)), part.name))
@@ -189,7 +189,7 @@ def _messages(chosen: Method, weights: Weights, task: TaskInfo) -> Messages:
         state=state,
         message=TensorLayout(message),
         reply=TensorLayout(reply),
-        server=TensorLayout(server if chosen.hooked("server_training") else {}),
+        server=TensorLayout(server if sum_of_parts.hooked("server_training") else {}),
         fixed=fixed,
     )
 

@@ -54,12 +54,12 @@ def read_arrays(path: Path, keys: Iterable[str]) -> dict[str, Array]:
     try:
         with zipfile.ZipFile(path) as archive:
             members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
-            chosen = {key: members[key] for key in sorted(set(keys) & members.keys())}
-            for key, info in chosen.items():
+            wanted = {key: members[key] for key in sorted(set(keys) & members.keys())}
+            for key, info in wanted.items():
                 _check_packing(path, key, info)
-            _check_size(path, list(chosen.values()))
+            _check_size(path, list(wanted.values()))
             content = {}
-            for key, info in chosen.items():
+            for key, info in wanted.items():
                 _check_header(path, key, archive, info)
                 with archive.open(info) as file:
                     content[key] = np.lib.format.read_array(file, allow_pickle=False, max_header_size=HEADER)

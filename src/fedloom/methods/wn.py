@@ -37,9 +37,9 @@ class WN(Part):
 
     def build(self, net: Net, task: TaskInfo) -> Net:
         convolutions = [m for m in net.body.modules() if isinstance(m, (nn.Conv1d, nn.Conv2d, nn.Conv3d))]
-        chosen = [conv for conv in convolutions if conv.weight[0].numel() > 1]
-        if not chosen:
+        normalizable = [conv for conv in convolutions if conv.weight[0].numel() > 1]
+        if not normalizable:
             raise FedloomError("this net has no convolution with more than one weight per output channel; leave it out")
-        for conv in chosen:
+        for conv in normalizable:
             standardize(conv, Standard(self.ddof, self.eps, self.outside))
         return net

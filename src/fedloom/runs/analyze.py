@@ -91,21 +91,21 @@ class AnalysisRequest:
                 raise FedloomError(f"what: {shown(name)} is unknown; allowed are {', '.join(WHAT)}")
         if images is not None and images < 1:
             raise FedloomError(f"images: must be at least 1 (got {images})")
-        chosen: tuple[int, ...] | Literal["all"] | None
+        numbers: tuple[int, ...] | Literal["all"] | None
         if clients is None or clients == "all":
-            chosen = "all" if clients == "all" else None
+            numbers = "all" if clients == "all" else None
         else:
-            chosen = tuple(sorted({_whole(number) for number in _items(clients)}))
-            if not chosen:
+            numbers = tuple(sorted({_whole(number) for number in _items(clients)}))
+            if not numbers:
                 raise FedloomError("clients: at least one is needed")
         targets = TARGETS if target is None else tuple(_accuracy(number) for number in _items(target))
-        return AnalysisRequest(tuple(name for name in WHAT if name in names) or WHAT, chosen, images, targets)
+        return AnalysisRequest(tuple(name for name in WHAT if name in names) or WHAT, numbers, images, targets)
 
     def rows(self, clients: int) -> int:
         """Room needed for local models."""
         return clients if self.clients == "all" else len(self.clients or ())
 
-    def chosen(self, fed: Federation) -> list[int]:
+    def local_clients(self, fed: Federation) -> list[int]:
         """Those named, all, or the first of the last cohort."""
         count = 1 if fed.experiment.program.pooled else fed.experiment.recipe.clients
         if self.clients is None:
@@ -114,8 +114,8 @@ class AnalysisRequest:
             return list(range(count))
         for client in self.clients:
             if not 0 <= client < count:
-                known = f"they are numbered from 0 to {count - 1}" if count > 1 else "there is only client 0"
-                raise FedloomError(f"clients: there is no client {client}; {known}")
+                valid = f"they are numbered from 0 to {count - 1}" if count > 1 else "there is only client 0"
+                raise FedloomError(f"clients: there is no client {client}; {valid}")
         return list(self.clients)
 
 
@@ -144,7 +144,7 @@ def _accuracy(given: object) -> float:
 
 def run_analysis(fed: Federation, folder: RunFolder, request: AnalysisRequest, tell: Tell) -> Analysis:
     """Measure and store; the federation is at its last round and stays there."""
-    what, clients = request.what, request.chosen(fed)
+    what, clients = request.what, request.local_clients(fed)
     sections: dict[str, Any] = {}
     if set(what) != {"cost"}:
         sections |= _of_models(fed, folder, what, clients, request.images, tell)
@@ -177,27 +177,27 @@ def _of_models(
         write_npz(place / "factors.npz", matrices)
     if not FROM_CLIENTS.intersection(what):
         return sections
-    seen = Recorder(fed, images, what, tell)
+    recorder = Recorder(fed, images, what, tell)
     tell(f"training {len(clients)} clients for one more round")
-    replay_round(fed, clients, seen)
-    known = [(train_counts(fed.experiment, client) > 0, seen.local[client]) for client in seen.clients]
-    whose = {"clients": seen.clients, "images": count}
+    replay_round(fed, clients, recorder)
+    local_models = [(train_counts(fed.experiment, client) > 0, recorder.local[client]) for client in recorder.clients]
+    whose = {"clients": recorder.clients, "images": count}
     if "norms" in what:
-        sections["norms"] = {**whose, **norms(server, known)}
+        sections["norms"] = {**whose, **norms(server, local_models)}
     if "alignment" in what:
-        sections["alignment"] = {**whose, **alignment(server, known)}
+        sections["alignment"] = {**whose, **alignment(server, local_models)}
     if "drift" in what:
-        sections["drift"] = {"clients": seen.drift_clients, **seen.drift.means()}
+        sections["drift"] = {"clients": recorder.drift_clients, **recorder.drift.means()}
     if "collapse" in what:
-        sections["collapse"] = {**whose, **_collapse(server, [report for _, report in known])}
+        sections["collapse"] = {**whose, **_collapse(server, [report for _, report in local_models])}
     if "refinement" in what:
-        sections["refinement"] = {**whose, **refinement(server, seen)}
-    write_client_tables(place, server, seen, what)
+        sections["refinement"] = {**whose, **refinement(server, recorder)}
+    write_client_tables(place, server, recorder, what)
     if "consistency" in what:
-        sections["consistency"] = seen.consistency
+        sections["consistency"] = recorder.consistency
     if "embedding" in what:
         tell("embedding features in two dimensions")
-        sections["embedding"] = seen.write_embedding(place)
+        sections["embedding"] = recorder.write_embedding(place)
     return sections
 
 

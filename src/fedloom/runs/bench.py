@@ -49,14 +49,14 @@ SIDE = 1024  # of the matrices whose product is the limit
 
 def bench(seconds: float, only: str | None, precision: str, say: Callable[[str], None]) -> list[dict[str, str]]:
     """Measure all workloads, or one; one printable row each."""
-    chosen = [w for w in WORKLOADS if only in (None, w.name)]
-    if not chosen:
+    workloads = [w for w in WORKLOADS if only in (None, w.name)]
+    if not workloads:
         raise FedloomError(f"only: {shown(only)} is unknown; allowed are {', '.join(w.name for w in WORKLOADS)}")
     if not 0 <= seconds <= DAY:
         raise FedloomError(f"seconds: must be 0 to {DAY} (got {seconds:g})")
     workers = count("auto", "cpu")
     rows = []
-    for workload in chosen:
+    for workload in workloads:
         say(f"measuring {workload.title} …")
         before = limit(workers)
         timed = measure(workload, seconds, precision)

@@ -72,8 +72,8 @@ class Comparison:
         return list(self.by_seed(row, point).values())
 
     def by_seed(self, row: str, point: Point | None = None) -> dict[tuple[int, Point], dict[str, float]]:
-        chosen = [r for r in self.results if r.cell.row == row and point in (None, r.cell.point)]
-        return {(r.cell.seed, r.cell.point): r.values() for r in chosen if r.failure is None}
+        matching = [r for r in self.results if r.cell.row == row and point in (None, r.cell.point)]
+        return {(r.cell.seed, r.cell.point): r.values() for r in matching if r.failure is None}
 
     def mean(self, row: str, name: str, point: Point | None = None) -> float:
         """Over seeds; NaN where all failed."""

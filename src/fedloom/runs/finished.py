@@ -32,6 +32,6 @@ def _check_sites(fed: Federation, folder: RunFolder) -> None:
         raise FedloomError(f"{folder.path}: the images of this run are at its sites; {instead}")
     method, layout = fed.experiment.program.method, fed.experiment.program.layout
     remembering = {item.name.partition(".")[0] for item in fed.experiment.program.messages.state.items}
-    seen = {part.name for hook in ("loss", "regularizer", "personalize") for part in method.hooked(hook)}
-    if layout.personal or layout.personal_statistics or remembering & seen:
+    needed = {part.name for hook in ("loss", "regularizer", "personalize") for part in method.hooked(hook)}
+    if layout.personal or layout.personal_statistics or remembering & needed:
         raise FedloomError(f"{folder.path}: the personal state of clients of {method} is at their sites; {instead}")

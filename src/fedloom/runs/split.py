@@ -45,8 +45,8 @@ class Split:
 
     def pictures(self, client: int, part: Literal["train", "test"] = "train", stage: int = 0) -> tuple[Tensor, Tensor]:
         """Images N,H,W,C (0 to the set's scale) and labels as this client sees them."""
-        seen = self.stages[stage].train(client) if part == "train" else self.stages[stage].test(client)
-        return seen.x[seen.rows], seen.y
+        view = self.stages[stage].train(client) if part == "train" else self.stages[stage].test(client)
+        return view.x[view.rows], view.y
 
     def save(self, path: str | Path) -> list[Path]:
         """One npz file a stage: path, then path-30 for a stage that begins in round 30."""
@@ -92,18 +92,18 @@ def read_split(source: str | Path, fields: Mapping[str, Any]) -> Split:
         raise FedloomError(f"from: {path} says who holds what; leave out {extra[0]}")
     stored = notes(path)
     partition = Partition.load(path)
-    known: dict[str, Any] = {name: stored[name] for name in ("data", "seed") if name in stored}
+    stored_fields: dict[str, Any] = {name: stored[name] for name in ("data", "seed") if name in stored}
     spec = f"file:{path}" + (f"+{stored['changes']}" if stored.get("changes") else "")
-    given = recipe({**known, **fields, "split": spec, "clients": partition.clients})
+    given = recipe({**stored_fields, **fields, "split": spec, "clients": partition.clients})
     import_parts(given.parts)
     with about("data"):
         images = load(given.data.name, given.data.resize)
     return _split(given, images)
 
 
-def _split(given: Recipe, images: ImageSet, known: list[Partition] | None = None) -> Split:
+def _split(given: Recipe, images: ImageSet, partitions: list[Partition] | None = None) -> Split:
     pool, _, public = hold_back(images, given)
     further = public if given.data.public_to_clients else None
     with about("split"):
-        client_views = stages(given.split, images, given.clients, given.seed, pool, known or (), further)
+        client_views = stages(given.split, images, given.clients, given.seed, pool, partitions or (), further)
     return Split(images, given.data.name, given.split, given.seed, client_views)

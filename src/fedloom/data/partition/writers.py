@@ -38,16 +38,18 @@ class Writers(Partitioner):
                 f"split writers with {request.clients} clients: {images.name} has training images of {len(writers)} "
                 f"writers; use at most {len(writers)} clients"
             )
-        chosen = writers
+        client_writers = writers
         if request.clients < len(writers):
-            chosen = np.sort(request.generator("writers").choice(writers, request.clients, replace=False))
+            client_writers = np.sort(request.generator("writers").choice(writers, request.clients, replace=False))
         test_writer = np.full(len(request.test_pool), -1)
         if images.test_writer is not None:
             test_writer = images.test_writer.numpy()[request.test_pool]
-        return Partition(*_held_by(request.pool, writer, chosen), *_held_by(request.test_pool, test_writer, chosen))
+        return Partition(
+            *_held_by(request.pool, writer, client_writers), *_held_by(request.test_pool, test_writer, client_writers)
+        )
 
 
-def _held_by(pool: Index, writer: Index, chosen: Index) -> tuple[Index, Index]:
-    place = np.minimum(np.searchsorted(chosen, writer), len(chosen) - 1)
-    held = chosen[place] == writer
-    return group_by_client(pool[held], place[held], len(chosen))
+def _held_by(pool: Index, writer: Index, client_writers: Index) -> tuple[Index, Index]:
+    place = np.minimum(np.searchsorted(client_writers, writer), len(client_writers) - 1)
+    held = client_writers[place] == writer
+    return group_by_client(pool[held], place[held], len(client_writers))

@@ -217,7 +217,7 @@ class Client(LocalLoop[LocalBatch]):
     def gradient_of(self, caller: ClientContext, loss: Loss | None, at: Tensor | None, batch: Any) -> Tensor:
         """The gradient of the trained weights, at these weights or at others; weights and statistics are restored."""
         replica = self.replica
-        chosen = self.draw_batch() if batch is None else LocalBatch(replica.net, batch.x, batch.y, batch.index)
+        local_batch = self.draw_batch() if batch is None else LocalBatch(replica.net, batch.x, batch.y, batch.index)
         replica.net.train()
         before = replica.weights.storage.clone() if at is not None else None
         with torch.no_grad():
@@ -227,9 +227,9 @@ class Client(LocalLoop[LocalBatch]):
             slices = [slice(0, replica.layout.trained)]
             if loss is None:
                 spec, trainer = self._training or (None, None)
-                self.backward(lambda: replica.loss(chosen, self.contexts, spec, trainer), slices)
+                self.backward(lambda: replica.loss(local_batch, self.contexts, spec, trainer), slices)
             else:
-                self.backward(lambda: loss(chosen, caller), slices, reported=False)
+                self.backward(lambda: loss(local_batch, caller), slices, reported=False)
         if before is not None:
             replica.weights.storage.copy_(before)
         return replica.weights.gradient[: len(self.weights)].clone()

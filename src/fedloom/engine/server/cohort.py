@@ -10,5 +10,5 @@ def sample_clients(recipe: Recipe, round: int) -> list[int]:
     """The clients of a round, in ascending order."""
     if recipe.cohort_size == recipe.clients:
         return list(range(recipe.clients))
-    chosen = numpy_generator(recipe.seed, "cohort", round).choice(recipe.clients, recipe.cohort_size, replace=False)
-    return sorted(int(client) for client in chosen)
+    clients = numpy_generator(recipe.seed, "cohort", round).choice(recipe.clients, recipe.cohort_size, replace=False)
+    return sorted(int(client) for client in clients)
