@@ -1,7 +1,8 @@
 """What to do: one validated, frozen description of an experiment. Everything else reads it, nothing changes it.
 
 A field's description is its help on the command line and its line in the docs. `FLAG` makes it a flag of its own;
-`NO_EFFECT` marks what changes no bit of the result: such a field is not in the digest and cannot be swept.
+`NO_EFFECT` marks what changes no bit of the result: such a field is not in the digest and cannot be swept. `LATER` marks a
+field that older recipes lack: it enters the digest only where it differs from its default, so that their digests stay.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ MOST = 10**9  # of anything that is counted
 LONGEST = 4096  # characters of a text, as of a path
 FLAG = "flag"
 NO_EFFECT = "no effect on the result"
+LATER = "in the digest where it differs from its default"
 
 Normalize = Literal["set", "none"] | tuple[list[float], list[float]]
 Count = Annotated[int, Field(ge=0, le=MOST)]
@@ -176,7 +178,10 @@ class Recipe(BaseModel):
         "fp32"
     )
     kernels: Annotated[
-        Literal["auto", "torch"], about("convolutions: auto (algorithm chosen by shape) | torch (PyTorch's own)"), FLAG
+        Literal["auto", "torch"],
+        about("convolutions: auto (algorithm chosen by shape) | torch (PyTorch's own)"),
+        FLAG,
+        LATER,
     ] = "auto"
     workers: Annotated[
         Positive | Literal["auto", "ray"],
@@ -294,9 +299,8 @@ class Recipe(BaseModel):
 
     def digest(self) -> str:
         """Identity of all that decides the bits of the result."""
-        content = self.model_dump(mode="json", exclude={*NO_EFFECT_FIELDS, "deploy", "vmap"})
-        if self.kernels == "auto":
-            del content["kernels"]
+        content = self.model_dump(mode="json", exclude={*NO_EFFECT_FIELDS, "deploy", "vmap"} | _later(self))
+        content["data"] = self.data.model_dump(mode="json", exclude=_later(self.data))
         if self.vmap != "off":  # another order of sums; `stack` is the key of digests on record
             content["stack"] = self.vmap
         if self.deploy.secure_aggregation is not None:  # a site that pins a digest insists on it
@@ -310,6 +314,12 @@ class Recipe(BaseModel):
 
     def to_yaml(self) -> str:
         return str(yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False, allow_unicode=True))
+
+
+def _later(model: BaseModel) -> set[str]:
+    """Its fields of marker `LATER` that have their default."""
+    fields = type(model).model_fields.items()
+    return {name for name, field in fields if LATER in field.metadata and getattr(model, name) == field.default}
 
 
 def _marked(marker: str) -> tuple[str, ...]:
