@@ -178,7 +178,7 @@ def measure(case: Case, steps: int, rounds: int) -> Profile:
             began = time.thread_time()
             for _ in range(rounds):
                 evaluate_global(fed)
-            tested = (time.thread_time() - began) / rounds / len(experiment.data.images.test_y)
+            tested = (time.thread_time() - began) / rounds / len(experiment.data.dataset.test_y)
     whole = sum(watch.spent.values())
     shares = {what: watch.spent[what] / whole for what in SHARES}
     return Profile(whole / max(watch.calls["step"], 1), shares, tested / (whole / trained))

@@ -99,7 +99,7 @@ def personalize(
 ) -> PersonalizationResult:
     """Fine-tune every client of a finished run; the outcome is also stored in its folder.
 
-    `loss`: the method's own, the same without regularizers, or cross-entropy (ce). `unseen`: number of test images of classes
+    `loss`: the method's own, the same without regularizers, or cross-entropy (ce). `unseen`: number of test samples of classes
     that a client never saw, on which it is tested too. `fl.personalize_run` does several combinations at once.
     """
     return personalize_run(path, [FineTuning(part, epochs, lr, loss)], again=True, unseen=unseen, done=done)[0]
@@ -116,7 +116,7 @@ def analyze(
     """Measure a finished run: `analyze(run, what="factors,norms", clients=[0, 3])`; tables go into its folder.
 
     By default everything is measured. `clients`: whose local models are trained again (default: ten of the last cohort; "all").
-    `images`: number of test images. `target`: accuracies whose cost is reported.
+    `images`: number of test samples. `target`: accuracies whose cost is reported.
     """
     folder = RunFolder(path.path if isinstance(path, Run) else path)
     request = AnalysisRequest.of(what, clients, images, target)

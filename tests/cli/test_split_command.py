@@ -31,7 +31,7 @@ def test_a_split_is_printed_with_its_numbers_and_a_map(capsys: pytest.CaptureFix
     assert "noise 0.1" in out
     rows = [line.split()[1] for line in out.splitlines() if "·" in line and line.split()[0].isdecimal()]
     assert len(rows) == 10
-    y = found.images.train_y.numpy()
+    y = found.dataset.train_y.numpy()
     for client, row in enumerate(rows):
         held = {k for k in range(10) if row[2 * k] != "·"}
         assert held == set(y[found.partition.train(client)].tolist())
@@ -68,7 +68,7 @@ def test_the_picture_has_a_mark_for_every_class_a_client_holds(
     root = ET.parse("s.svg").getroot()
     marks = [node for node in root.iter(f"{{http://www.w3.org/2000/svg}}{shape}") if len(node)]
     found = fl.split(split="shards:2", clients=clients)
-    y = found.images.train_y.numpy()
+    y = found.dataset.train_y.numpy()
     expected = {}
     for client in range(clients):
         for label, count in zip(*np.unique(y[found.partition.train(client)], return_counts=True), strict=True):
@@ -112,9 +112,9 @@ def test_a_stored_split_says_who_holds_what_itself(capsys: pytest.CaptureFixture
 
 def test_python_hands_out_what_a_client_sees() -> None:
     found = fl.split(data="digits", split="iid+noise:0.5", clients=4)
-    x, y = found.pictures(3)
+    x, y = found.samples(3)
     index = found.partition.train(3)
-    plain = found.images.train_x[index].float()
+    plain = found.dataset.train_x[index].float()
     assert (x.float() - plain).std().item() / 16 == pytest.approx(0.5, rel=0.05)
-    assert np.array_equal(y, found.images.train_y[index])
-    assert len(found.pictures(0, "test")[0]) == len(found.partition.test(0))
+    assert np.array_equal(y, found.dataset.train_y[index])
+    assert len(found.samples(0, "test")[0]) == len(found.partition.test(0))

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from fedloom.data import ImageSet, load
+from fedloom.data import Dataset, load
 
 
 @pytest.fixture(autouse=True)
@@ -16,7 +16,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture(scope="session")
-def digits(tmp_path_factory: pytest.TempPathFactory) -> ImageSet:
+def digits(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FEDLOOM_CACHE", str(tmp_path_factory.mktemp("digits")))
         return load("digits")

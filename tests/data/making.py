@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from fedloom.data import ImageSet
+from fedloom.data import Dataset
 from fedloom.rng import numpy_generator
 
 
@@ -18,7 +18,7 @@ def made_set(
     domains: int = 0,
     writers: int = 0,
     scale: float = 255.0,
-) -> ImageSet:
+) -> Dataset:
     """Random images in random order; `train` and `test`: images of each class. Domains and writers are random."""
     random = numpy_generator(seed, "making")
     fields = {}
@@ -31,7 +31,7 @@ def made_set(
             if count:  # each at least once
                 drawn = np.concatenate([np.arange(count), random.integers(0, count, len(y) - count)])
                 fields[f"{part}_{kind}"] = torch.from_numpy(random.permutation(drawn))
-    return ImageSet(
+    return Dataset(
         name="made",
         classes=len(train),
         class_names=tuple(f"c{k}" for k in range(len(train))),

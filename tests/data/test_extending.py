@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import fedloom as fl
-from fedloom.data import ImageSet, check_spec, list_sets, list_splits, load, stages
+from fedloom.data import Dataset, check_spec, list_sets, list_splits, load, stages
 from fedloom.data.scheme import SCHEMES
 from fedloom.data.sources.source import FORMATS, NAMES
 from fedloom.errors import FedloomError
@@ -106,7 +106,7 @@ def imported(tmp_path: Path, code: str) -> str:
     return str(path)
 
 
-def test_a_partitioner_is_one_file(tmp_path: Path, digits: ImageSet) -> None:
+def test_a_partitioner_is_one_file(tmp_path: Path, digits: Dataset) -> None:
     imported(tmp_path, PARTITIONER)
     assert check_spec("noise:0.1 + blocks:7") == "blocks:7+noise:0.1"
     (stage,) = stages("blocks:7", digits, clients=3, seed=0)
@@ -116,7 +116,7 @@ def test_a_partitioner_is_one_file(tmp_path: Path, digits: ImageSet) -> None:
         check_spec("blocks:x")
 
 
-def test_a_shift_is_one_file_and_may_change_images_and_labels(tmp_path: Path, digits: ImageSet) -> None:
+def test_a_shift_is_one_file_and_may_change_images_and_labels(tmp_path: Path, digits: Dataset) -> None:
     imported(tmp_path, SHIFT)
     assert check_spec("noise:0.1+invert+iid+rotate") == "iid+rotate+invert+noise:0.1"
     (stage,) = stages("shards:1+invert", digits, clients=10, seed=0)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from making import made_set
 from numpy.typing import NDArray
 
-from fedloom.data import ImageSet, Partition, check_spec, split, stages
+from fedloom.data import Dataset, Partition, check_spec, split, stages
 from fedloom.errors import FedloomError
 from fedloom.rng import numpy_generator
 
@@ -29,7 +29,7 @@ def sizes(partition: Partition) -> NDArray[np.int64]:
     return np.diff(partition.train_offsets)
 
 
-def counts(images: ImageSet, partition: Partition, part: str = "train") -> NDArray[np.int64]:
+def counts(images: Dataset, partition: Partition, part: str = "train") -> NDArray[np.int64]:
     """Images by client and class."""
     y = getattr(images, f"{part}_y").numpy()
     held = [getattr(partition, part)(k) for k in range(partition.clients)]
@@ -108,7 +108,7 @@ def test_shards_and_quantity_give_each_client_its_classes_unevenly(
     assert ((held > 0).sum(1) == shards).all()  # exactly this number, none twice
     assert ((held > 0).sum(0) == shards * clients // classes).all()
     assert held.sum(1).min() >= 10
-    assert np.array_equal(counts(images, partition, "test"), held)  # as many test images, so the same shares
+    assert np.array_equal(counts(images, partition, "test"), held)  # as many test samples, so the same shares
     if clients * shards > classes:
         assert len(np.unique(held[held > 0])) > 1
 
@@ -185,7 +185,7 @@ def test_the_order_of_a_sum_does_not_matter(terms: tuple[str, ...], canonical: s
             "has 3 domains, so the number of clients must be 3 or a multiple of it; what works: 3 or 6 clients",
         ),
         ("domains", 2, "what works: 3 or 6 clients"),
-        ("writers", 9, "has training images of 4 writers; use at most 4 clients"),
+        ("writers", 9, "has training samples of 4 writers; use at most 4 clients"),
         ("domains+writers", 3, "domains and writers both decide who holds what; keep one"),
         ("domains+file:a.npz", 3, "domains and file both decide"),
         ("domains+domains", 3, "domains occurs twice"),
@@ -260,8 +260,8 @@ def test_a_stored_split_is_used_as_it_is(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("train", "offsets", "words"),
     [
-        ([0, 1, 2], [0, 3, 3], "client 1 has no training images"),
-        ([0, 1, 1], [0, 2, 3], "two clients hold the same training image"),
+        ([0, 1, 2], [0, 3, 3], "client 1 has no training samples"),
+        ([0, 1, 1], [0, 2, 3], "two clients hold the same training sample"),
     ],
 )
 def test_a_stored_split_that_makes_no_sense_is_refused(

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fedloom.data import Augment, ImageSet, Pipeline, check_normalize, normalization
+from fedloom.data import Augment, Dataset, Pipeline, check_normalize, normalization
 from fedloom.errors import FedloomError
 from fedloom.rng import torch_generator
 
@@ -132,7 +132,7 @@ def test_no_augmentation_draws_nothing() -> None:
     assert torch.equal(generator.get_state(), torch_generator(0, "a").get_state())
 
 
-def test_digits_normalized_by_their_own_statistics_have_mean_0_and_deviation_1(digits: ImageSet) -> None:
+def test_digits_normalized_by_their_own_statistics_have_mean_0_and_deviation_1(digits: Dataset) -> None:
     out = Pipeline.of(digits)(digits.train_x, None).double()
     assert abs(out.mean().item()) < 1e-6
     assert abs(out.std(correction=0).item() - 1) < 1e-6
@@ -143,7 +143,7 @@ def test_an_unknown_augmentation_is_refused() -> None:
         Pipeline(255.0, (0.5,), (0.5,), "cutout")  # type: ignore[arg-type]
 
 
-def test_normalize_is_set_none_or_two_lists(digits: ImageSet) -> None:
+def test_normalize_is_set_none_or_two_lists(digits: Dataset) -> None:
     assert normalization("set", (digits.mean, digits.std), digits.name) == (digits.mean, digits.std)
     assert normalization("none", (digits.mean, digits.std), digits.name) == ((0.0,), (1.0,))
     assert normalization([[0.3], [2]], (digits.mean, digits.std), digits.name) == ((0.3,), (2.0,))
@@ -166,7 +166,7 @@ def test_normalize_is_set_none_or_two_lists(digits: ImageSet) -> None:
         ([[0.5] * 3, [0.5] * 3], "3 means and digits has 1 channels"),
     ],
 )
-def test_a_normalize_that_does_not_fit_is_refused(digits: ImageSet, value: object, words: str) -> None:
+def test_a_normalize_that_does_not_fit_is_refused(digits: Dataset, value: object, words: str) -> None:
     with pytest.raises(FedloomError) as error:
         normalization(value, (digits.mean, digits.std), digits.name)
     assert "data.normalize" in str(error.value)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from sklearn.datasets import load_digits
 
-from fedloom.data import ImageSet, list_sets, load
+from fedloom.data import Dataset, list_sets, load
 from fedloom.errors import FedloomError
 from fedloom.rng import numpy_generator
 
@@ -37,7 +37,7 @@ def saved(path: Path, arrays: dict[str, object]) -> str:
     return str(path)
 
 
-def test_digits_are_those_of_scikit_learn_with_every_fifth_as_test(digits: ImageSet) -> None:
+def test_digits_are_those_of_scikit_learn_with_every_fifth_as_test(digits: Dataset) -> None:
     original = load_digits()
     test = np.arange(1797) % 5 == 0
     assert digits.train_x.shape == (1437, 8, 8, 1)
@@ -335,7 +335,7 @@ def test_the_list_names_the_bundled_set_and_those_of_the_data_folder(
     assert "cannot be read" in listed["broken"]["summary"]
 
 
-def labeled(path: Path, train: object, test: object, **more: object) -> ImageSet:
+def labeled(path: Path, train: object, test: object, **more: object) -> Dataset:
     """A set with these labels and as many images as they need."""
     train, test = np.asarray(train), np.asarray(test)
     arrays = {"train_x": pictures(len(train), 4, 4, 1), "test_x": pictures(len(test), 4, 4, 1, seed=1)}

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from scipy import ndimage
 
-from fedloom.data import ClientViews, ImageSet, stages
+from fedloom.data import ClientViews, Dataset, stages
 from fedloom.data.corruptions import KINDS
 from fedloom.data.shifts.color import hue_matrix
 from fedloom.data.shifts.rotate import rotated
@@ -23,11 +23,11 @@ from fedloom.rng import numpy_generator
 Pixels = NDArray[np.float64]
 
 
-def colorful(count: int = 20, side: int = 8, channels: int = 3, scale: float = 255.0) -> ImageSet:
+def colorful(count: int = 20, side: int = 8, channels: int = 3, scale: float = 255.0) -> Dataset:
     return made_set([count, count], [count, count], shape=(side, side, channels), scale=scale)
 
 
-def views_of(spec: str, images: ImageSet, clients: int = 4, seed: int = 0) -> ClientViews:
+def views_of(spec: str, images: Dataset, clients: int = 4, seed: int = 0) -> ClientViews:
     return stages(spec, images, clients, seed)[0]
 
 
@@ -275,7 +275,7 @@ def test_every_test_image_is_pooled_once_as_a_holder_sees_it() -> None:
     images = made_set([60, 60], [30, 30], shape=(4, 4, 1))
     for spec, overlapping in (("iid+noise:0.5", False), ("dirichlet:1+noise:0.5", True)):
         stage = views_of(spec, images, 5)
-        assert stage.one_view_per_image == (not overlapping)
+        assert stage.one_view_per_sample == (not overlapping)
         pooled = stage.pooled(0, 60)
         x = pooled.x[pooled.rows].numpy()
         assert np.array_equal(pooled.y, images.test_y)

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from fedloom.data import ImageSet, Partition, check_spec, list_splits, split
+from fedloom.data import Dataset, Partition, check_spec, list_splits, split
 from fedloom.errors import FedloomError
 from fedloom.rng import numpy_generator
 
@@ -20,14 +20,14 @@ few = settings(max_examples=40, deadline=None)
 seeds = st.integers(0, 2**31)
 
 
-def made(train_counts: list[int], test_counts: list[int], seed: int = 0) -> ImageSet:
+def made(train_counts: list[int], test_counts: list[int], seed: int = 0) -> Dataset:
     """Blank images in random order, with these numbers of each class."""
     random = numpy_generator(seed, "made")
     train, test = (
         torch.from_numpy(random.permutation(np.repeat(np.arange(len(counts)), counts)))
         for counts in (train_counts, test_counts)
     )
-    return ImageSet(
+    return Dataset(
         name="made",
         train_x=torch.zeros(len(train), 1, 1, 1, dtype=torch.uint8),
         train_y=train,
@@ -70,7 +70,7 @@ def test_iid_gives_each_image_to_one_client_and_equal_sizes(train: int, test: in
 
 
 @st.composite
-def sharded(draw: st.DrawFn) -> tuple[ImageSet, int, int]:
+def sharded(draw: st.DrawFn) -> tuple[Dataset, int, int]:
     """A set, a number of shards and a number of clients that fit each other."""
     classes, shards = draw(st.integers(1, 6)), draw(st.integers(1, 5))
     clients = classes // gcd(shards, classes) * draw(st.integers(1, 4))
@@ -92,7 +92,7 @@ def cut(y: NDArray[np.int64], label: int, pieces: int) -> list[list[int]]:
 
 @few
 @given(case=sharded(), seed=seeds)
-def test_shards_are_those_of_a_direct_computation(case: tuple[ImageSet, int, int], seed: int) -> None:
+def test_shards_are_those_of_a_direct_computation(case: tuple[Dataset, int, int], seed: int) -> None:
     images, shards, clients = case
     each = shards * clients // images.classes
     partition = split(f"shards:{shards}", images, clients, seed)
@@ -114,7 +114,7 @@ def test_shards_are_those_of_a_direct_computation(case: tuple[ImageSet, int, int
 
 @few
 @given(case=sharded(), seed=seeds)
-def test_shards_own_all_and_test_the_classes_they_train(case: tuple[ImageSet, int, int], seed: int) -> None:
+def test_shards_own_all_and_test_the_classes_they_train(case: tuple[Dataset, int, int], seed: int) -> None:
     images, shards, clients = case
     partition = split(f"shards:{shards}", images, clients, seed)
     train, test = both(partition)
@@ -191,7 +191,7 @@ def test_dirichlet_test_images_may_be_shared_by_clients() -> None:
 
 
 @pytest.mark.parametrize("spec", ["iid", "shards:2", "dirichlet:0.5"])
-def test_a_split_depends_on_the_seed_alone(digits: ImageSet, spec: str) -> None:
+def test_a_split_depends_on_the_seed_alone(digits: Dataset, spec: str) -> None:
     first = split(spec, digits, 20, 7)
     np.random.seed(1)  # noqa: NPY002
     state = np.random.get_state()[1].copy()  # type: ignore[index] # noqa: NPY002
@@ -206,7 +206,7 @@ def test_a_split_depends_on_the_seed_alone(digits: ImageSet, spec: str) -> None:
 
 
 @pytest.mark.parametrize("spec", ["iid", "shards:2", "dirichlet:0.5"])
-def test_only_the_pool_is_given_away(digits: ImageSet, spec: str) -> None:
+def test_only_the_pool_is_given_away(digits: Dataset, spec: str) -> None:
     pool = numpy_generator(0, "pool").permutation(1437)[:1000]
     partition = split(spec, digits, 10, 0, pool)
     assert sorted(partition.train_index) == sorted(pool)
@@ -216,7 +216,7 @@ def test_only_the_pool_is_given_away(digits: ImageSet, spec: str) -> None:
 @pytest.mark.parametrize(
     "pool", [np.array([0, 0, 1]), np.array([-1, 2]), np.array([5000]), np.array([]), np.ones((2, 2))]
 )
-def test_a_pool_must_hold_indices_each_once(digits: ImageSet, pool: NDArray[np.int64]) -> None:
+def test_a_pool_must_hold_indices_each_once(digits: Dataset, pool: NDArray[np.int64]) -> None:
     with pytest.raises(FedloomError, match="pool must"):
         split("iid", digits, 1, 0, pool)
 
@@ -280,9 +280,9 @@ def test_a_split_that_is_not_understood_is_refused(spec: str, sentence: str) -> 
             "51 shards cannot be taken evenly from 10 classes; what works: shards:3 with 10 or 20 clients",
         ),
         ("shards:3", 17, "clients, or shards:10 with 17 clients"),
-        ("shards:2", 200, "class 3 has 30 training images for 40 shards; what works: shards:2 with 150 clients"),
+        ("shards:2", 200, "class 3 has 30 training samples for 40 shards; what works: shards:2 with 150 clients"),
         ("shards:2", 200, "clients, or shards:1 with 200 clients"),
-        ("dirichlet:0.5", 94, "930 training images are too few for 94 clients; use at most 93 clients"),
+        ("dirichlet:0.5", 94, "930 training samples are too few for 94 clients; use at most 93 clients"),
         ("dirichlet:0.01", 60, "what works: dirichlet:1 with 60 clients, or dirichlet:0.01 with 9 clients"),
         ("iid", 0, "clients is 0; allowed is 1 to 930"),
         ("iid", 931, "clients is 931; allowed is 1 to 930"),
@@ -322,7 +322,7 @@ def test_a_tiny_dirichlet_number_ends_with_a_sentence() -> None:
         split("dirichlet:1e-300", made([20, 20], [5, 5]), 3, 0)
 
 
-def test_a_partition_is_saved_and_loaded_whole(tmp_path: Path, digits: ImageSet) -> None:
+def test_a_partition_is_saved_and_loaded_whole(tmp_path: Path, digits: Dataset) -> None:
     partition = split("dirichlet:0.5", digits, 10, 0)
     partition.save(tmp_path / "partition.npz")
     partition.save(tmp_path / "partition.npz")
@@ -333,7 +333,7 @@ def test_a_partition_is_saved_and_loaded_whole(tmp_path: Path, digits: ImageSet)
     assert np.array_equal(held, partition.train(3))
 
 
-def test_a_client_that_is_not_there_is_an_index_error(digits: ImageSet) -> None:
+def test_a_client_that_is_not_there_is_an_index_error(digits: Dataset) -> None:
     partition = split("iid", digits, 5, 0)
     for client in (-1, 5):
         with pytest.raises(IndexError):
@@ -357,7 +357,7 @@ def test_a_client_that_is_not_there_is_an_index_error(digits: ImageSet) -> None:
     ],
 )
 def test_a_partition_that_does_not_fit_is_refused(
-    tmp_path: Path, digits: ImageSet, changes: dict[str, list[int] | None], words: str
+    tmp_path: Path, digits: Dataset, changes: dict[str, list[int] | None], words: str
 ) -> None:
     sound = {
         "train_index": [0, 1, 2, 3],

@@ -1,4 +1,4 @@
-"""Public images: a share of the training images that no client holds, or those of another set; never test images."""
+"""Public images: a share of the training samples that no client holds, or those of another set; never test samples."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ def prepared(run: fl.Run) -> Experiment:
 
 
 def places(experiment: Experiment) -> set[int]:
-    """Of the public images among the training images, by their pixels; digits has no two alike."""
-    known = {image.numpy().tobytes(): i for i, image in enumerate(experiment.data.images.train_x)}
-    assert len(known) == len(experiment.data.images.train_x)
+    """Of the public samples among the training samples, by their pixels; digits has no two alike."""
+    known = {image.numpy().tobytes(): i for i, image in enumerate(experiment.data.dataset.train_x)}
+    assert len(known) == len(experiment.data.dataset.train_x)
     return {known[image.numpy().tobytes()] for image in experiment.data.public.x}
 
 
 def test_public_images_belong_to_nobody_and_are_apart_from_those_for_validation() -> None:
     run = fl.run(**TINY, data={"public": 0.1, "validation": 0.2})
     experiment = prepared(run)
-    total = len(experiment.data.images.train_y)
+    total = len(experiment.data.dataset.train_y)
     public, held, clients = places(experiment), set(experiment.data.validation.tolist()), dealt(run)
     assert len(public) == round(0.1 * total) and len(held) == round(0.2 * total)
     assert not public & held
@@ -46,7 +46,7 @@ def test_public_images_belong_to_nobody_and_are_apart_from_those_for_validation(
 
 def test_no_public_image_is_a_test_image() -> None:
     experiment = prepared(fl.run(**TINY, data={"public": 0.3}))
-    tests = {image.numpy().tobytes() for image in experiment.data.images.test_x}
+    tests = {image.numpy().tobytes() for image in experiment.data.dataset.test_x}
     assert not tests & {image.numpy().tobytes() for image in experiment.data.public.x}
 
 
@@ -77,14 +77,14 @@ def test_they_can_come_from_another_set_without_its_labels() -> None:
     experiment = prepared(run)
     assert np.array_equal(experiment.data.public.x.numpy(), arrays["train_x"])
     assert not experiment.data.public.labeled and set(experiment.data.public.y.tolist()) == {-1}
-    assert sum(map(len, dealt(run))) == len(experiment.data.images.train_y)  # clients lose nothing
+    assert sum(map(len, dealt(run))) == len(experiment.data.dataset.train_y)  # clients lose nothing
 
 
 @pytest.mark.parametrize(
     ("data", "said"),
     [
         ({"public": 0.6, "validation": 0.4}, r"data\.images: .*that leaves 0 for the clients"),
-        ({"public_to_clients": True}, r"data\.public_to_clients: there are no public images"),
+        ({"public_to_clients": True}, r"data\.public_to_clients: there are no public samples"),
         ({"public": 0.1, "public_from": "digits"}, r"data\.public_from: .*leave out data\.public"),
         ({"public_from": "digits", "public_to_clients": True}, r"data\.public_to_clients: .*no labels"),
         ({"public_from": "nowhere.npz"}, r"data\.public_from: "),

@@ -30,7 +30,7 @@ Weights = dict[str, Array]
 
 
 def digits() -> tuple[Array, NDArray[np.int64]]:
-    """The test images as the net sees them, and their classes."""
+    """The test samples as the net sees them, and their classes."""
     known = load_digits()
     test = np.arange(len(known.target)) % 5 == 0
     train = known.images[~test] / 16
@@ -38,7 +38,7 @@ def digits() -> tuple[Array, NDArray[np.int64]]:
 
 
 def own_tests(run: fl.Run) -> list[NDArray[np.int64]]:
-    """Every client's own test images."""
+    """Every client's own test samples."""
     with np.load(run.path / "partition.npz") as file:
         return np.split(file["test_index"], file["test_offsets"][1:-1])
 

@@ -58,7 +58,7 @@ def test_the_curve_does_not_depend_on_the_number_of_workers(method: str) -> None
     assert curves[0] == curves[1]
 
 
-def test_fine_tuning_is_plain_sgd_on_the_clients_own_images() -> None:
+def test_fine_tuning_is_plain_sgd_on_the_clients_own_dataset() -> None:
     """Against torch.optim, with all of a client's images in one step, so that their order is no matter."""
     run = fl.run(FIELDS, batch="full", epochs=3, weight_decay=0.01, method="scaffold")
     found = fl.personalize(run, epochs=4, lr=0.3)

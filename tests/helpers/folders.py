@@ -57,9 +57,9 @@ def logged(path: Path) -> int:
 
 
 def holder(run: fl.Run, label: int) -> int:
-    """The one client that holds training images of a class."""
+    """The one client that holds training samples of a class."""
     experiment = RunFolder(run.path).experiment()
-    labels = experiment.data.images.train_y.numpy()
+    labels = experiment.data.dataset.train_y.numpy()
     found = [k for k in range(experiment.data.partition.clients) if label in labels[experiment.data.partition.train(k)]]
     assert len(found) == 1
     return found[0]

@@ -122,7 +122,7 @@ class Liar:
         return answer["report"], reply_record if isinstance(reply_record, ConfigRecord) else ConfigRecord(), tensors
 
     def info(self, **changes: Any) -> dict[str, Any]:
-        images, task = self.experiment.data.images, self.experiment.program.task
+        images, task = self.experiment.data.dataset, self.experiment.program.task
         sites = Sites(self.federation, "split", images.shape, images.class_names, images.scale)
         made = FederationInfo(sites, task.samples, task.public, task.labeled).to_json()
         return {**made, **changes}

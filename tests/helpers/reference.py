@@ -30,7 +30,7 @@ Extra = Callable[[str, Tensor], Tensor]  # a tensor's name and present value -> 
 
 @cache
 def training_images() -> tuple[Tensor, Tensor]:
-    """Every fifth image is test; x / 16, then the training images' mean and deviation."""
+    """Every fifth image is test; x / 16, then the training samples' mean and deviation."""
     bunch = load_digits()
     kept = np.arange(len(bunch.target)) % 5 != 0
     x = bunch.images[kept].reshape(-1, 64) / 16

@@ -142,7 +142,7 @@ def federated(p: Problem, net: Normalized) -> Weights:
 
 
 def accuracy(p: Problem, net: Normalized, w: Weights, by_test_batch: bool = False) -> float:
-    """On all test images, without noise, by the statistics in w or by those of test batches of 100."""
+    """On all test samples, without noise, by the statistics in w or by those of test batches of 100."""
     x, y = held_images()
     net.draws, net.statistics = None, {name: value for name, value in w.items() if is_statistic(name)}
     net.by_test_batch, total = by_test_batch, p.recipe["rounds"]

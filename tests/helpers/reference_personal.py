@@ -19,7 +19,7 @@ XY = tuple[Tensor, Tensor]
 
 @cache
 def held_images() -> tuple[Tensor, Tensor]:
-    """Every fifth image, prepared as the training images are: x / 16, then their mean and deviation."""
+    """Every fifth image, prepared as the training samples are: x / 16, then their mean and deviation."""
     bunch = load_digits()
     held = np.arange(len(bunch.target)) % 5 == 0
     x = bunch.images.reshape(-1, 64) / 16
@@ -31,7 +31,7 @@ def share_right(logits: Tensor, y: Tensor) -> float:
 
 
 def own_tests(p: Problem) -> list[tuple[Tensor, Tensor]]:
-    """Every client's own test images."""
+    """Every client's own test samples."""
     stored, (x, y) = np.load(p.path / "partition.npz"), held_images()
     index, offsets = stored["test_index"], stored["test_offsets"]
     return [(x[index[begin:end]], y[index[begin:end]]) for begin, end in pairwise(offsets)]

@@ -39,7 +39,7 @@ def make_adaptive(root: Path) -> Path:
 
 
 def make_gaps(root: Path) -> Path:
-    """A run whose analysis has undefined numbers: no test image of class 3, and no class that a client has not seen."""
+    """A run whose analysis has undefined numbers: no test sample of class 3, and no class that a client has not seen."""
     draw = np.random.default_rng(0)
     x, y = draw.integers(0, 256, (230, 4, 4, 1), dtype=np.uint8), np.arange(230) % 4
     test = (np.arange(230) >= 200) & (y != 3)

@@ -81,7 +81,7 @@ def test_statistics_are_gathered_even_where_the_body_is_not_trained() -> None:
     assert moved == {"head.weight", "head.bias"} | {n for n in problem(run).initial if "running" in n}
 
 
-def test_fine_tuning_is_on_each_clients_own_images() -> None:
+def test_fine_tuning_is_on_each_clients_own_dataset() -> None:
     run = train("central", split="shards:2", rounds=1, epochs=1)
     found = fl.personalize(run, epochs=3, lr=0.1)
     assert found.accuracy[0] == run.clients[-1]["accuracy"]

@@ -40,14 +40,14 @@ def test_local_models_are_those_of_plain_training_from_the_stored_weights(model:
         local = train_locally(model, start, plain.train_x[own], plain.train_y[own], 3, 0.1)
         f, v = features_of(model, local, plain.x), local["head.weight"].numpy()
         alignment = (unit(f) * unit(v)[y]).sum(1)
-        by_image = {
+        by_index = {
             "feature_norm": np.linalg.norm(f, axis=1),
             "alignment": alignment,
             "alignment_gap": alignment - (unit(f0) * unit(v0)[y]).sum(1),
             "feature_distance": np.linalg.norm(f - f0, axis=1),
             "feature_angle": np.degrees(np.arccos(np.clip((unit(f) * unit(f0)).sum(1), -1, 1))),
         }
-        for name, values in by_image.items():
+        for name, values in by_index.items():
             for part, classes in (("seen", seen), ("unseen", ~seen)):
                 like = mean_over(values, y, classes)
                 assert rows[client][f"{name}_{part}"] == pytest.approx(like, rel=2e-3, abs=2e-4), name
@@ -59,7 +59,7 @@ def test_local_models_are_those_of_plain_training_from_the_stored_weights(model:
         accuracies.append([right[y == c].mean() for c in range(10)])
         updates[client] = np.concatenate([(local[name] - start[name]).numpy().ravel() for name in sorted(local)])
         assert rows[client]["update_norm"] == pytest.approx(np.linalg.norm(updates[client]), rel=1e-3)
-        gaps.append(mean_over(by_image["alignment_gap"], y, ~seen))
+        gaps.append(mean_over(by_index["alignment_gap"], y, ~seen))
     summary = found.summary
     assert summary["alignment"]["gap_unseen"] == pytest.approx(np.mean(gaps), rel=2e-3, abs=2e-4)
     assert summary["refinement"]["local"] == pytest.approx(np.mean(accuracies, axis=0).tolist(), abs=0.04)
@@ -120,7 +120,7 @@ def test_a_clients_own_head_is_part_of_its_start_and_of_its_local_model() -> Non
     for row in found.table("clients"):
         mine = index[offsets[row["client"]] : offsets[row["client"] + 1]]
         share = sum(data.seen[row["client"]][data.y[mine]]) / len(mine)
-        assert share == 1  # its own test images are of classes that it holds
+        assert share == 1  # its own test samples are of classes that it holds
     starts = [row for row in found.table("classes") if row["stage"] == "start" and row["seen"]]
     assert np.mean([row["accuracy"] for row in starts]) == pytest.approx(np.mean(own), abs=0.1)
     served = [row for row in found.table("classes") if row["stage"] == "global"]
@@ -189,7 +189,7 @@ def test_later_analyses_leave_other_sections_and_fewer_images_are_balanced() -> 
     assert second["norms"]["images"] == 40 and second["norms"]["clients"] == [3]
     experiment = RunFolder(run.path).experiment()
     picked = select_images(experiment, 40)
-    assert experiment.data.images.test_y[picked].bincount().tolist() == [4] * 10
+    assert experiment.data.dataset.test_y[picked].bincount().tolist() == [4] * 10
     assert len(set(picked.tolist())) == 40
     assert select_images(experiment, 1000).tolist() == list(range(360))
 
@@ -228,6 +228,6 @@ def test_the_command_prints_its_tables(capsys: pytest.CaptureFixture[str]) -> No
     with pytest.raises(SystemExit, match="0"):
         main(["analyze", "x", "--what", "factors, drift,cost", "--clients", "2,5", "--target", "0.05"])
     said = capsys.readouterr().out
-    for words in ("four factors of the global model (360 test images)", "drift: updates of 2 clients", "5.0 %"):
+    for words in ("four factors of the global model (360 test samples)", "drift: updates of 2 clients", "5.0 %"):
         assert words in said
     assert json.loads(Path("x/analysis/summary.json").read_text())["drift"]["clients"] == [2, 5]

@@ -64,7 +64,7 @@ def test_accuracies_under_noise_are_those_of_noisy_test_images(owner: str) -> No
 
     own = [right(run, noisy(client, index), y[index]).mean() for client, index in enumerate(held)]
     assert run.clients[-1]["accuracy"] == pytest.approx(own, abs=0.011)  # half precision may tip an image
-    if owner == "iid":  # each test image has one holder
+    if owner == "iid":  # each test sample has one holder
         hits = np.concatenate([right(run, noisy(client, index), y[index]) for client, index in enumerate(held)])
         assert run.summary["test_accuracy"] == pytest.approx(hits.mean(), abs=0.006)
     assert run.summary["test_accuracy"] < run.summary["clean_test_accuracy"]
@@ -213,7 +213,7 @@ def test_the_server_and_a_central_run_see_images_as_their_holders_do() -> None:
     holding = experiment.data.at(1)
     index = holding.partition.train_index[::7]
     owner = np.repeat(np.arange(5), np.diff(holding.partition.train_offsets))[::7]
-    for image, client, label in zip(index, owner, holding.by_image(index).y.tolist(), strict=True):
+    for image, client, label in zip(index, owner, holding.by_index(index).y.tolist(), strict=True):
         own = holding.train(int(client))
         assert label == own.y[own.rows == int(image)].item()
 
@@ -222,7 +222,7 @@ def test_public_images_that_clients_hold_are_changed_like_their_own() -> None:
     data = {"name": "digits", "public": 0.1, "public_to_clients": True}
     run = fl.run(SMALL, data=data, split="iid+rotate; 2: same", clients=4)
     experiment = RunFolder(run.path).experiment()
-    public = experiment.data.images.train_x.numpy()
+    public = experiment.data.dataset.train_x.numpy()
     shared = set(experiment.data.at(1).partition.train(0)) & set(experiment.data.at(1).partition.train(2))
     assert len(shared) == 144
     image = next(iter(shared))

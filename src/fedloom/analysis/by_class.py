@@ -1,8 +1,8 @@
 """Quantities per image, averaged by class: accuracy, norms (FedFN) and alignment (FedDr+).
 
-FedFN figure 2. Classes that the client has training images of (seen, ID) are apart from the others (unseen, OOD):
+FedFN figure 2. Classes that the client has training samples of (seen, ID) are apart from the others (unseen, OOD):
 
-    feature norm   ||f(x)||_2, mean over test images          weight norm   ||v_c||_2, mean over classes
+    feature norm   ||f(x)||_2, mean over test samples          weight norm   ||v_c||_2, mean over classes
 
 FedDr+ section 3. theta is the client's model after local training, theta_0 the model that it started the round with:
 
@@ -76,7 +76,7 @@ def sums_by_class(
 class ByClass:
     """Means by class; NaN for a class without images."""
 
-    images: ClassVector  # number of test images
+    images: ClassVector  # number of test samples
     sums: Mapping[str, ClassVector]
     weight_norm: ClassVector
 

@@ -1,6 +1,6 @@
 """Dimensional collapse (Shi et al. 2023): how many dimensions the features use.
 
-Singular values s_1 >= ... >= s_d of the features' covariance (1/N) sum (f - mean)(f - mean)^T over test images; the paper
+Singular values s_1 >= ... >= s_d of the features' covariance (1/N) sum (f - mean)(f - mean)^T over test samples; the paper
 plots their logarithms. Two summaries: the effective rank (Roy and Vetterli 2007), exp(-sum p_i log p_i) with
 p_i = s_i / sum s, which is d if all are equal and 1 if only one is not zero; and the number of values that make up 99 %
 of the sum.

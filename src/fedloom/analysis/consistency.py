@@ -7,7 +7,7 @@ clients k:
     weight_clients      mean cos(W_k, W_j) of two clients, before aggregation
     weight_global       mean cos(W_k, G_k), G_k the client's model after aggregation
     weight_scale        mean ||G_k|| / ||W_k||
-    activation_clients  mean over test images x and pairs of cos(a_k(x), a_j(x)), a_k the layer's output under W_k
+    activation_clients  mean over test samples x and pairs of cos(a_k(x), a_j(x)), a_k the layer's output under W_k
     activation_global   mean over images and clients of cos(a_k(x), b_k(x)), b_k the layer's output under G_k
     activation_scale    mean std(b_k) / std(a_k)            1: aggregation keeps the scale
     activation_shift    mean |mean(b_k) - mean(a_k)| / std(a_k)   0: it keeps the mean
@@ -64,9 +64,9 @@ def layers(net: nn.Module) -> dict[str, nn.Module]:
 
 
 def observe(replica: Replica, index: Tensor, borrowed: bool) -> dict[str, Layer]:
-    """Every layer of the net that is loaded now, on these test images as one batch."""
+    """Every layer of the net that is loaded now, on these test samples as one batch."""
     experiment = replica.experiment
-    x = experiment.data.pipeline(experiment.data.images.test_x[index], None).to(replica.device)
+    x = experiment.data.pipeline(experiment.data.dataset.test_x[index], None).to(replica.device)
     replica.evaluating(borrowed)
     outputs: dict[str, Tensor] = {}
     with torch.no_grad(), seeded(experiment.recipe.seed, "analysis"), _hooks(replica.net, outputs), replica.autocast():

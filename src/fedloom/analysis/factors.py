@@ -1,4 +1,4 @@
-"""The four factors of FedFN (Kim et al. 2023, section 3.1 and appendix B.3), on test images by default.
+"""The four factors of FedFN (Kim et al. 2023, section 3.1 and appendix B.3), on test samples by default.
 
 The prototype p_c is the mean of f(x) over the images of class c; features are not normalized before:
 

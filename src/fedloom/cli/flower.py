@@ -50,7 +50,7 @@ def init(
         bool, Option("--sites", help="every node has its own data (default: its share of the recipe's)")
     ] = False,
     test: Annotated[
-        str | None, Option(help="with --sites: an npz with test images for the server", show_default=False)
+        str | None, Option(help="with --sites: an npz with test samples for the server", show_default=False)
     ] = None,
     shape: Annotated[
         str | None,
@@ -72,7 +72,9 @@ def init(
 ) -> None:
     """Write a Flower app for a recipe; `flwr run DIR` runs it on nodes."""
     if test and not sites:
-        raise FedloomError("--test: without --sites the server evaluates on the recipe's own test images; leave it out")
+        raise FedloomError(
+            "--test: without --sites the server evaluates on the recipe's own test samples; leave it out"
+        )
     inputs = app_template.SiteInputs.of(shape, classes, scale)
     data: Where = "sites" if sites else "split"
     folder, made = app_template.init(directory, _recipe(given, set_), data, test, roster, inputs)
@@ -206,6 +208,6 @@ def personalize(
     first, last = result.accuracy[0], result.accuracy[-1]
     if first is not None and last is not None:
         _say(
-            f"accuracy on the site's own test images: {percent(first)} % before, {percent(last)} % after {epochs} epochs"
+            f"accuracy on the site's own test samples: {percent(first)} % before, {percent(last)} % after {epochs} epochs"
         )
     _say(f"personal model: {result.model}")

@@ -82,7 +82,7 @@ def analyze(
         str | None,
         Option(help="clients whose local models are trained again: 0,3,7 | all", show_default="ten of the last round"),
     ] = None,
-    images: Annotated[int | None, Option(help="number of test images, balanced by class", show_default="all")] = None,
+    images: Annotated[int | None, Option(help="number of test samples, balanced by class", show_default="all")] = None,
     target: Annotated[
         str | None, Option(help="report the cost of reaching these accuracies: 0.6,0.8", show_default=False)
     ] = None,

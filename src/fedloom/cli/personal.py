@@ -33,7 +33,7 @@ def personalize(
     epochs: Annotated[str, Option(help="epochs of fine-tuning; of several (1,5,10) each is shown")] = "5",
     lr: Annotated[str, Option(help="fine-tuning rate, or several: 0.1,0.01")] = "0.001",
     loss: Annotated[str, Option(help="method | objective (without regularizers) | ce, or several")] = "method",
-    unseen: Annotated[int, Option(help="number of test images of classes that a client never saw; 0: none")] = UNSEEN,
+    unseen: Annotated[int, Option(help="number of test samples of classes that a client never saw; 0: none")] = UNSEEN,
     clients: Annotated[
         int | None,
         Option(help="number of clients, sampled by the run's seed", show_default="all"),
@@ -80,7 +80,7 @@ def adopt(
     loss: Annotated[str, Option(help="method | objective (without regularizers) | ce")] = "method",
     output: Annotated[Path, Option("--out", "-o", help="file to write")] = Path("client.safetensors"),
     train_on_all: Annotated[
-        bool, Option("--train-on-all", help="hold no test images out; accuracy is then unknown")
+        bool, Option("--train-on-all", help="hold no test samples out; accuracy is then unknown")
     ] = False,
 ) -> None:
     """Give a client that was never in the federation a personal model of its own."""

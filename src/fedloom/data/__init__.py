@@ -1,18 +1,18 @@
 """Datasets as uint8 tensors, splits (which client holds which images), and the transform of a batch."""
 
-from fedloom.data.dataset import ImageSet, load
+from fedloom.data.dataset import Dataset, load
 from fedloom.data.partition.partition import Partition
 from fedloom.data.sources import list_sets
 from fedloom.data.split import check_spec, list_splits, split, stage_rounds, stages
-from fedloom.data.split.view import ClientViews, LabeledImages
+from fedloom.data.split.view import ClientViews, LabeledSamples
 from fedloom.data.transforms.images import Augment, Pipeline
 from fedloom.data.transforms.normalize import check_normalize, normalization
 
 __all__ = [
     "Augment",
     "ClientViews",
-    "ImageSet",
-    "LabeledImages",
+    "Dataset",
+    "LabeledSamples",
     "Partition",
     "Pipeline",
     "check_normalize",

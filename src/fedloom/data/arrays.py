@@ -29,8 +29,8 @@ IMAGE_FORMAT = "images must be uint8 of shape N,H,W,C or N,H,W"
 
 
 @dataclass(frozen=True, eq=False)
-class ImageArrays:
-    """Images as uint8 N,H,W,C, everything else as int64 N; the fields are named as in ImageSet."""
+class DatasetArrays:
+    """Images as uint8 N,H,W,C, everything else as int64 N; the fields are named as in Dataset."""
 
     train_x: Array
     train_y: Array
@@ -49,7 +49,7 @@ class ImageArrays:
         return {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
 
 
-def check(where: str, content: Content, renumber: bool = True) -> ImageArrays:
+def check(where: str, content: Content, renumber: bool = True) -> DatasetArrays:
     """Check what a source has read; raises an error about the first problem. Consumes `content`.
 
     `where`: the source, as error messages name it. `renumber=False` keeps integer labels that start above 0.
@@ -83,7 +83,7 @@ def check(where: str, content: Content, renumber: bool = True) -> ImageArrays:
     if renumber:
         _begin_at_zero(where, content, numbers)
     domains = [numbers[key] for key in ("train_domain", "test_domain") if key in numbers]
-    return ImageArrays(
+    return DatasetArrays(
         train_x=train_x,
         test_x=test_x,
         class_names=_names(where, "class_names", content, [numbers["train_y"], numbers["test_y"]]),
@@ -112,7 +112,7 @@ def statistics(x: Array, scale: float) -> tuple[tuple[float, ...], tuple[float, 
     return tuple(means), tuple(deviations)
 
 
-def digest(arrays: ImageArrays, scale: float) -> str:
+def digest(arrays: DatasetArrays, scale: float) -> str:
     """Identifies the data that a run uses: all arrays and the scale, but not names or the source."""
     hasher = hashlib.blake2b(f"scale {scale:g}".encode(), digest_size=16)
     for name, values in sorted(arrays.present().items()):

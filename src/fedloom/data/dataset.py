@@ -15,8 +15,8 @@ from fedloom.data.sources.source import DataSource
 
 
 @dataclass(frozen=True, eq=False)
-class ImageSet:
-    """Training and test images; inputs of a network are x / scale, then normalized."""
+class Dataset:
+    """Training and test samples; inputs of a network are x / scale, then normalized."""
 
     name: str
     train_x: Tensor = field(repr=False)  # uint8 N,H,W,C
@@ -42,13 +42,13 @@ class ImageSet:
         return channels, height, width
 
 
-def load(source: str, resize: int | None = None) -> ImageSet:
+def load(source: str, resize: int | None = None) -> Dataset:
     """The dataset that `data` in a recipe names: digits, NAME, PATH.npz, folder:PATH, hf:owner/name and so on."""
     side = check_resize(resize)
     opened = find(source)
     folder = cache.folder_of(opened.name, str(side), *opened.identity)
     arrays, facts = cache.fetch(folder, lambda: _build(opened, side))
-    return ImageSet(
+    return Dataset(
         name=opened.name,
         classes=len(facts["class_names"]),
         class_names=tuple(facts["class_names"]),

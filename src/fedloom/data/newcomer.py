@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from fedloom.data.arrays import Array, ImageArrays, check
+from fedloom.data.arrays import Array, DatasetArrays, check
 from fedloom.data.sources import find
 from fedloom.data.sources.resize import resized
 from fedloom.errors import FedloomError
@@ -24,7 +24,7 @@ def read_newcomer(
     scale: float,
     resize: int | None = None,
     hold_out: bool = True,
-) -> tuple[ImageArrays, bool]:
+) -> tuple[DatasetArrays, bool]:
     """Training and test images in the run's shape and class numbers, and whether the test images were held out here.
 
     `hold_out=False`: all images are for training, and there are no test images.
@@ -64,7 +64,7 @@ def _all_for_training(content: dict[str, Array]) -> dict[str, Array]:
     return kept | {f"test_{key}": kept[f"train_{key}"][:1] for key in ("x", "y") if f"train_{key}" in kept}
 
 
-def _check_pixels(where: str, arrays: ImageArrays, shape: tuple[int, int, int], scale: float) -> None:
+def _check_pixels(where: str, arrays: DatasetArrays, shape: tuple[int, int, int], scale: float) -> None:
     height, width, channels = arrays.train_x.shape[1:]
     if (channels, height, width) != shape:
         raise FedloomError(

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from torch import Tensor
 
-from fedloom.data import ImageSet, Partition
+from fedloom.data import Dataset, Partition
 from fedloom.engine.federated_data import FederatedData, Public, all_clients, load_data
 from fedloom.engine.program import Program, build_program
 from fedloom.io.user_code import import_parts
@@ -50,7 +50,7 @@ def prepare(
     partition: Sequence[Partition] | Partition = (),
     initial: Mapping[str, Tensor] | None = None,
     *,
-    images: ImageSet | None = None,
+    dataset: Dataset | None = None,
     task: TaskInfo | None = None,
     samples: int | None = None,
     public: Public | None = None,
@@ -62,5 +62,5 @@ def prepare(
     """
     import_parts(recipe.parts)
     sum_of_parts = method(recipe.method)
-    data = load_data(recipe, partition, images, public)
+    data = load_data(recipe, partition, dataset, public)
     return Experiment(build_program(recipe, task or data.task(recipe, sum_of_parts, samples), initial), data)

@@ -1,4 +1,4 @@
-"""From a recipe to its data: the data set, the clients' views in every stage of the split, validation and public images."""
+"""From a recipe to its data: the data set, the clients' views in every stage of the split, validation and public samples."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedloom.data import ClientViews, ImageSet, Partition, Pipeline, load, stages
+from fedloom.data import ClientViews, Dataset, Partition, Pipeline, load, stages
 from fedloom.engine.about import about
 from fedloom.errors import FedloomError
 from fedloom.methods import Method, TaskInfo
@@ -32,9 +32,9 @@ class Public:
 
 @dataclass(frozen=True)
 class FederatedData:
-    images: ImageSet
+    dataset: Dataset
     stages: tuple[ClientViews, ...]  # the clients' views of the data; several if the split changes during the run
-    validation: Tensor  # indices of training images that no client holds
+    validation: Tensor  # indices of training samples that no client holds
     public: Public
     pipeline: Pipeline
 
@@ -50,8 +50,8 @@ class FederatedData:
     def task(self, recipe: Recipe, method: Method, samples: int | None = None) -> TaskInfo:
         """What parts may know of the data. `samples`: of all clients, if their data are on nodes."""
         return TaskInfo(
-            shape=self.images.shape,
-            classes=self.images.classes,
+            shape=self.dataset.shape,
+            classes=self.dataset.classes,
             clients=recipe.clients,
             samples=len(self.stages[0].partition.train_index) if samples is None else samples,
             rounds=recipe.rounds,
@@ -66,40 +66,40 @@ class FederatedData:
 def load_data(
     recipe: Recipe,
     partition: Sequence[Partition] | Partition = (),
-    images: ImageSet | None = None,
+    dataset: Dataset | None = None,
     public: Public | None = None,
 ) -> FederatedData:
     """`partition`: stored partitions, one per stage. `images`, `public`: images to use in place of the recipe's."""
     with about("data"):
-        images = images or load(recipe.data.name, recipe.data.resize)
-        pipeline = Pipeline.of(images, recipe.data.normalize, recipe.augment)
-    pool, validation, index = hold_back(images, recipe)
-    public = public or _public(images, pipeline, recipe, index)
+        dataset = dataset or load(recipe.data.name, recipe.data.resize)
+        pipeline = Pipeline.of(dataset, recipe.data.normalize, recipe.augment)
+    pool, validation, index = hold_back(dataset, recipe)
+    public = public or _public(dataset, pipeline, recipe, index)
     with about("split"):
         known = (partition,) if isinstance(partition, Partition) else partition
         further = index if recipe.data.public_to_clients else None
-        views = stages(recipe.split, images, recipe.clients, recipe.seed, pool, known, further)
+        views = stages(recipe.split, dataset, recipe.clients, recipe.seed, pool, known, further)
         if views[-1].begin > recipe.rounds:
             raise FedloomError(f"split changes in round {views[-1].begin}, but there are {recipe.rounds} rounds")
-    return FederatedData(images, views, torch.from_numpy(validation), public, pipeline)
+    return FederatedData(dataset, views, torch.from_numpy(validation), public, pipeline)
 
 
 def all_clients(partition: Partition) -> np.ndarray:
-    """The training images of all clients, each once, in the order of the partition."""
+    """The training samples of all clients, each once, in the order of the partition."""
     _, first = np.unique(partition.train_index, return_index=True)
     return partition.train_index[np.sort(first)]
 
 
-def hold_back(images: ImageSet, recipe: Recipe) -> tuple[np.ndarray | None, np.ndarray, np.ndarray]:
-    """Indices of training images: those for the clients (None: all), for validation, and public ones."""
-    total = len(images.train_y)
+def hold_back(dataset: Dataset, recipe: Recipe) -> tuple[np.ndarray | None, np.ndarray, np.ndarray]:
+    """Indices of training samples: those for the clients (None: all), for validation, and public ones."""
+    total = len(dataset.train_y)
     held, public = round(recipe.data.validation * total), round(recipe.data.public * total)
     limit = total - held - public if recipe.data.images is None else recipe.data.images
     if held + public == 0 and limit == total:
         return None, np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
     if limit < 1 or held + public + limit > total:
         raise FedloomError(
-            f"data.images: {images.name} has {total} training images, {held} of them for validation and {public} public; "
+            f"data.images: {dataset.name} has {total} training samples, {held} of them for validation and {public} public; "
             f"that leaves {total - held - public} for the clients (wanted: {max(limit, 1)})"
         )
     order = numpy_generator(recipe.seed, "validation").permutation(total)
@@ -107,23 +107,23 @@ def hold_back(images: ImageSet, recipe: Recipe) -> tuple[np.ndarray | None, np.n
     return np.sort(for_clients), np.sort(order[:held]), np.sort(order[held : held + public])
 
 
-def _public(images: ImageSet, pipeline: Pipeline, recipe: Recipe, index: np.ndarray) -> Public:
+def _public(dataset: Dataset, pipeline: Pipeline, recipe: Recipe, index: np.ndarray) -> Public:
     other = recipe.data.public_from
     if other is None:
         if recipe.data.public_to_clients and not len(index):
-            raise FedloomError("data.public_to_clients: there are no public images; set data.public above 0")
-        return Public(images.train_x[index], images.train_y[index], replace(pipeline, augment="none"))
+            raise FedloomError("data.public_to_clients: there are no public samples; set data.public above 0")
+        return Public(dataset.train_x[index], dataset.train_y[index], replace(pipeline, augment="none"))
     if len(index):
         raise FedloomError(
-            "data.public_from: public images come from this set or from another one; leave out data.public"
+            "data.public_from: public samples come from this set or from another one; leave out data.public"
         )
     if recipe.data.public_to_clients:
         raise FedloomError("data.public_to_clients: images of another set have no labels that clients could train on")
     with about("data.public_from"):
-        public = load(other, images.shape[1] if images.shape[1] == images.shape[2] else recipe.data.resize)
-        if public.shape != images.shape:
+        public = load(other, dataset.shape[1] if dataset.shape[1] == dataset.shape[2] else recipe.data.resize)
+        if public.shape != dataset.shape:
             raise FedloomError(
-                f"{other} has images of {public.shape}, but {images.name} of {images.shape} (channels, height, width)"
+                f"{other} has images of {public.shape}, but {dataset.name} of {dataset.shape} (channels, height, width)"
             )
     unknown = torch.full_like(public.train_y, -1)
     return Public(public.train_x, unknown, replace(pipeline, scale=public.scale, augment="none"))

@@ -1,6 +1,6 @@
-"""The description of a run's input images, so that its net can be rebuilt and used without them.
+"""The description of a run's inputs, so that its net can be rebuilt and used without them.
 
-`inputs.json` in a run folder: shape and scale of the images, the statistics that normalize them, the class names, and the
+`inputs.json` in a run folder: shape and scale of the inputs, the statistics that normalize them, the class names, and the
 task that parts saw when the net was built.
 """
 
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from fedloom.data import ImageSet, Partition, Pipeline, normalization
+from fedloom.data import Dataset, Partition, Pipeline, normalization
 from fedloom.engine.experiment import Experiment, prepare
 from fedloom.engine.program import Program, build_program
 from fedloom.io.files import read_json, read_tensors
@@ -26,16 +26,16 @@ from fedloom.recipe import Recipe
 class RunInputs:
     class_names: tuple[str, ...]
     scale: float  # largest pixel value
-    mean: tuple[float, ...]  # of the training images / scale, by channel
+    mean: tuple[float, ...]  # of the training samples / scale, by channel
     std: tuple[float, ...]
     data_digest: str
     task: TaskInfo
 
     @staticmethod
     def of(experiment: Experiment) -> RunInputs:
-        images = experiment.data.images
+        dataset = experiment.data.dataset
         return RunInputs(
-            images.class_names, images.scale, images.mean, images.std, images.digest, experiment.program.task
+            dataset.class_names, dataset.scale, dataset.mean, dataset.std, dataset.digest, experiment.program.task
         )
 
     @property
@@ -71,18 +71,18 @@ class RunInputs:
         mean, std = normalization(recipe.data.normalize, (self.mean, self.std), "the run's set")
         return Pipeline(self.scale, mean, std)
 
-    def experiment(self, recipe: Recipe, initial: Path, images: ImageSet) -> Experiment:
+    def experiment(self, recipe: Recipe, initial: Path, dataset: Dataset) -> Experiment:
         """The net and method of a run, with the images of one client that was not in it."""
         plain = {"validation": 0.0, "public": 0.0, "public_from": None, "public_to_clients": False, "images": None}
         data = recipe.data.model_dump()
         alone = recipe.changed(clients=1, split="iid", data={**data, **{k: v for k, v in plain.items() if k in data}})
-        train, test = len(images.train_y), len(images.test_y)
+        train, test = len(dataset.train_y), len(dataset.test_y)
         everything = Partition(np.arange(train), np.array([0, train]), np.arange(test), np.array([0, test]))
-        return prepare(alone, everything, read_tensors(initial)[0], images=images, task=self.task)
+        return prepare(alone, everything, read_tensors(initial)[0], dataset=dataset, task=self.task)
 
-    def images(self, name: str, train_x: Tensor, train_y: Tensor, test_x: Tensor, test_y: Tensor) -> ImageSet:
-        """New images, to be normalized with the statistics of the run's."""
-        return ImageSet(
+    def dataset(self, name: str, train_x: Tensor, train_y: Tensor, test_x: Tensor, test_y: Tensor) -> Dataset:
+        """New samples, to be normalized with the statistics of the run's."""
+        return Dataset(
             name=name,
             train_x=train_x,
             train_y=train_y,

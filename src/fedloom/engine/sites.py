@@ -14,7 +14,7 @@ from typing import Literal
 import numpy as np
 import torch
 
-from fedloom.data import ImageSet, Partition
+from fedloom.data import Dataset, Partition
 from fedloom.data.partition.partition import offsets_of
 from fedloom.errors import FedloomError
 
@@ -30,7 +30,7 @@ class Sites:
     shape: tuple[int, int, int]  # channels, height, width
     class_names: tuple[str, ...]
     scale: float
-    test: str | None = None  # the server's own test images, if it has any
+    test: str | None = None  # the server's own test samples, if it has any
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), indent=2) + "\n"
@@ -45,12 +45,12 @@ class Sites:
         except (ValueError, TypeError, KeyError) as error:
             raise FedloomError(f"{path} is damaged ({error})") from None
 
-    def images(self, tested: ImageSet | None = None) -> ImageSet:
-        """An image set without training images, and with the server's own test images if it has any."""
+    def dataset(self, tested: Dataset | None = None) -> Dataset:
+        """An image set without training samples, and with the server's own test samples if it has any."""
         channels, height, width = self.shape
         none_x, none_y = torch.empty((0, height, width, channels), dtype=torch.uint8), torch.empty(0, dtype=torch.int64)
         identity = f"{self.shape} {self.class_names} {self.scale}"
-        blank = ImageSet(
+        blank = Dataset(
             name="sites",
             train_x=none_x,
             train_y=none_y,
@@ -70,20 +70,20 @@ class Sites:
         return replace(blank, test_x=own.test_x, test_y=own.test_y)
 
 
-def fitted(images: ImageSet, sites: Sites) -> ImageSet:
-    """A site's own images with the federation's class numbers and scale; refuses images that do not fit."""
-    if images.shape != sites.shape:
-        raise FedloomError(f"its images are {_by(images.shape)}, those of the federation {_by(sites.shape)}")
-    if unknown := [name for name in images.class_names if name not in sites.class_names]:
+def fitted(dataset: Dataset, sites: Sites) -> Dataset:
+    """A site's own samples with the federation's class numbers and scale; refuses images that do not fit."""
+    if dataset.shape != sites.shape:
+        raise FedloomError(f"its images are {_by(dataset.shape)}, those of the federation {_by(sites.shape)}")
+    if unknown := [name for name in dataset.class_names if name not in sites.class_names]:
         raise FedloomError(
             f"it has the class {unknown[0]!r}; the federation knows {', '.join(sites.class_names[:20])}"
             + (", …" if len(sites.class_names) > 20 else "")
         )
-    number = torch.tensor([sites.class_names.index(name) for name in images.class_names], dtype=torch.int64)
+    number = torch.tensor([sites.class_names.index(name) for name in dataset.class_names], dtype=torch.int64)
     return replace(
-        images,
-        train_y=number[images.train_y],
-        test_y=number[images.test_y],
+        dataset,
+        train_y=number[dataset.train_y],
+        test_y=number[dataset.test_y],
         classes=len(sites.class_names),
         class_names=sites.class_names,
         scale=sites.scale,
@@ -125,7 +125,7 @@ class Counted(Partition):
         return {**super().arrays(), "train_index": nothing, "test_index": nothing}
 
     @classmethod
-    def load(cls, path: str | Path, images: ImageSet | None = None) -> Counted:
+    def load(cls, path: str | Path, dataset: Dataset | None = None) -> Counted:
         try:
             with Path(path).open("rb") as file:
                 archive = np.load(file, allow_pickle=False)
@@ -141,10 +141,10 @@ def sized(train: Sequence[int], test: Sequence[int]) -> Counted:
     return Counted.of(offsets_of(np.array(train)), offsets_of(np.array(test)))
 
 
-def alone(client: int, clients: int, images: ImageSet) -> Partition:
+def alone(client: int, clients: int, dataset: Dataset) -> Partition:
     """A partition in which one client holds all images and the others none."""
     counts = np.zeros((2, clients), dtype=np.int64)
-    counts[:, client] = len(images.train_y), len(images.test_y)
+    counts[:, client] = len(dataset.train_y), len(dataset.test_y)
     train, test = offsets_of(counts[0]), offsets_of(counts[1])
     return Partition(np.arange(train[-1]), train, np.arange(test[-1]), test)
 

@@ -1,11 +1,11 @@
 """Accuracies of a run. Each has its own name, because papers mix them up.
 
-    test_accuracy        the served global model on the pooled test set: every test image once, as its client sees it
+    test_accuracy        the served global model on the pooled test set: every test sample once, as its client sees it
     clean_test_accuracy  the same on unshifted images, where the split has shifts
     domain_accuracy      test_accuracy by domain, where the data set has domains
-    validation_accuracy  the served global model on training images that were held out from all clients
-    client accuracy      the served global model on each client's own test images
-    personal accuracy    each client's own model on its own test images: its personal regions over the global weights,
+    validation_accuracy  the served global model on training samples that were held out from all clients
+    client accuracy      the served global model on each client's own test samples
+    personal accuracy    each client's own model on its own test samples: its personal regions over the global weights,
                          then the parts' `personalize` hooks (ditto's own vector, perfedavg's step)
 
 The server's model has personal regions at their initial values, and so has a client that never took part. With
@@ -33,11 +33,11 @@ SUMMARY_KEYS = {"test": "test_accuracy", "validation": "validation_accuracy", "c
 
 
 def evaluate_global(federation: Federation) -> dict[str, Any]:
-    """The served model on the pooled test set, with and without shifts, and on validation images if there are any."""
+    """The served model on the pooled test set, with and without shifts, and on validation samples if there are any."""
     experiment, buffers, round = federation.experiment, federation.buffers, federation.state.round
     buffers.broadcast(federation.state.served())
-    if not len(experiment.data.images.test_y):
-        # only the clients have test images: the pooled test set is the union of theirs
+    if not len(experiment.data.dataset.test_y):
+        # only the clients have test samples: the pooled test set is the union of theirs
         federation.tested = _client_reports(federation, personal=False)
         reports = [report for report in federation.tested if report and report.get("total")]
         total = sum(report["total"] for report in reports)
@@ -57,17 +57,17 @@ def evaluate_global(federation: Federation) -> dict[str, Any]:
     accuracies: dict[str, Any] = {
         SUMMARY_KEYS[name]: float(buffers.hits_of[name].double().mean()) for name in image_sets
     }
-    domain = experiment.data.images.test_domain
+    domain = experiment.data.dataset.test_domain
     if domain is not None:
         accuracies["domain_accuracy"] = {
-            experiment.data.images.domain_names[k]: float(buffers.hits_of["test"][domain == k].double().mean())
+            experiment.data.dataset.domain_names[k]: float(buffers.hits_of["test"][domain == k].double().mean())
             for k in np.unique(domain.numpy()).tolist()
         }
     return accuracies
 
 
 def evaluate_clients(federation: Federation, fresh: bool = True) -> dict[str, Any]:
-    """Accuracy of every client on its own test images: under the global model, and under its own where it has one.
+    """Accuracy of every client on its own test samples: under the global model, and under its own where it has one.
 
     `fresh`: `evaluate_global` was called for these weights, so its hits are reused where they are the same.
     """
@@ -75,9 +75,9 @@ def evaluate_clients(federation: Federation, fresh: bool = True) -> dict[str, An
     federation.buffers.broadcast(federation.state.served())
     stage, recipe = experiment.data.at(federation.state.round), experiment.recipe
     partition = stage.partition
-    central = len(experiment.data.images.train_y) > 0  # the images are here, not only at the clients
+    central = len(experiment.data.dataset.train_y) > 0  # the images are here, not only at the clients
     # batch statistics depend on which images are evaluated together, and shifts on whose images they are
-    if fresh and central and recipe.bn == "running" and stage.one_view_per_image:
+    if fresh and central and recipe.bn == "running" and stage.one_view_per_sample:
         correct = np.concatenate(([0], np.cumsum(federation.buffers.hits_of["test"].numpy()[partition.test_index])))
         begin, end = partition.test_offsets[:-1], partition.test_offsets[1:]
         counts = zip((correct[end] - correct[begin]).tolist(), (end - begin).tolist(), strict=True)

@@ -1,9 +1,9 @@
 """Personalization by fine-tuning: every client trains its own model on its own data.
 
 A client starts from its own model: the served weights with its personal regions over them, after the parts' `personalize`
-hooks. For most methods that is the served model. Accuracy on the client's own test images is measured before the first
+hooks. For most methods that is the served model. Accuracy on the client's own test samples is measured before the first
 epoch (`initial`) and after every epoch, so one pass gives the whole curve of FedBABU's Table 5. What fine-tuning forgets is
-measured on test images of classes that the client has no training image of, before and after.
+measured on test samples of classes that the client has no training sample of, before and after.
 
 The loss is the method's own with its regularizers (so distillation to the served model as well), its loss without them, or
 cross-entropy. Gradient corrections are ignored. A frozen region is trained if the chosen part contains it (a FedBABU
@@ -33,7 +33,7 @@ REGIONS: dict[TunedPart, tuple[str, ...]] = {
     "head": ("head",),
     "body": ("body", "norm"),
 }
-UNSEEN = 500  # at most that many test images of unseen classes per client
+UNSEEN = 500  # at most that many test samples of unseen classes per client
 
 Column = list[float | None]  # one value per client, None where it has no such images
 
@@ -47,8 +47,8 @@ class PersonalizationResult:
     lr: float
     accuracy: list[Column]
     loss: Objective = "method"
-    global_accuracy: Column = field(default_factory=list)  # the served model on each client's test images
-    # on classes without training images: before and after fine-tuning
+    global_accuracy: Column = field(default_factory=list)  # the served model on each client's test samples
+    # on classes without training samples: before and after fine-tuning
     unseen_accuracy: tuple[Column, Column] = field(default_factory=lambda: ([], []))
     sample: int | None = None  # number of clients, where only a random sample was fine-tuned
 

@@ -41,7 +41,7 @@ class FedDF(Part):
     def check(self, plan: RunPlan) -> None:
         if not plan.task.public:
             raise FedloomError(
-                "it distills on public images, which no client holds; set data.public to a share of the training images, "
+                "it distills on public samples, which no client holds; set data.public to a share of the training samples, "
                 "or data.public_from to another set"
             )
 

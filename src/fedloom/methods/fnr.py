@@ -75,7 +75,7 @@ class FNR(Part):
         if self.mode in ("held", "as_published") and not plan.task.held:
             raise FedloomError(f"mode={self.mode} works on images that are held back; set data.validation above 0")
         if self.mode == "public" and not plan.task.labeled:
-            raise FedloomError("mode=public works on public images with labels; set data.public above 0")
+            raise FedloomError("mode=public works on public samples with labels; set data.public above 0")
 
     def uploads(self, weights: Tensor, task: TaskInfo) -> Tensors:
         return {"norms": torch.zeros(task.classes), "counts": torch.zeros(task.classes), "accuracy": torch.zeros(1)}

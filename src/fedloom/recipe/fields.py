@@ -44,16 +44,16 @@ class Data(BaseModel):
     model_config = _FROZEN
     name: Annotated[str, about("digits | NAME (fedloom list data) | PATH.npz | hf:owner/name | folder:PATH")] = "digits"
     normalize: Annotated[
-        Normalize, about("after x / 255: set (mean and deviation of the training images) | none | [means, deviations]")
+        Normalize, about("after x / 255: set (mean and deviation of the training samples) | none | [means, deviations]")
     ] = "set"
     resize: Annotated[Annotated[int, Field(ge=1, le=4096)] | None, about("side length in pixels; null: unchanged")] = (
         None
     )
-    images: Annotated[Positive | None, about("number of training images that are used; null: all")] = None
-    validation: Annotated[Share, about("share of the training images held out for validation")] = 0.0
-    public: Annotated[Share, about("a further share held out as public images, for parts that need them")] = 0.0
-    public_from: Annotated[str | None, about("take the public images, without labels, from this data set")] = None
-    public_to_clients: Annotated[bool, about("every client also trains on the public images")] = False
+    images: Annotated[Positive | None, about("number of training samples that are used; null: all")] = None
+    validation: Annotated[Share, about("share of the training samples held out for validation")] = 0.0
+    public: Annotated[Share, about("a further share held out as public samples, for parts that need them")] = 0.0
+    public_from: Annotated[str | None, about("take the public samples, without labels, from this data set")] = None
+    public_to_clients: Annotated[bool, about("every client also trains on the public samples")] = False
 
 
 class SecAgg(BaseModel):
@@ -172,7 +172,7 @@ class Recipe(BaseModel):
         Literal["samples", "uniform"], about("weights of clients in the average: samples | uniform"), FLAG
     ] = "samples"
     augment: Annotated[
-        Literal["none", "flip", "crop+flip"], about("augmentation of training images: none | flip | crop+flip"), FLAG
+        Literal["none", "flip", "crop+flip"], about("augmentation of training samples: none | flip | crop+flip"), FLAG
     ] = "none"
     precision: Annotated[Literal["fp32", "bf16", "auto"], about("fp32 | bf16 | auto (by net and processor)"), FLAG] = (
         "fp32"

@@ -33,7 +33,7 @@ def _number(value: float | None, form: str = "{:.3f}") -> str:
 
 def _factors(section: Section) -> Table:
     table = plain_table(
-        f"four factors of the global model ({section['images']} test images)", ["", "mean cosine", "better"]
+        f"four factors of the global model ({section['images']} test samples)", ["", "mean cosine", "better"]
     )
     for name, title, better in (
         ("weight_similarity", "weight similarity, between rows of the head", "lower"),

@@ -1,7 +1,7 @@
 """A comparison or a sweep as tables: methods as rows, swept values as columns, as in papers.
 
 Bold is the best mean of a column (of the row, if there is one method). In a grid a star marks each method's selected
-setting: selected by validation accuracy if there are validation images, otherwise by test accuracy, and the notes say which.
+setting: selected by validation accuracy if there are validation samples, otherwise by test accuracy, and the notes say which.
 """
 
 from __future__ import annotations

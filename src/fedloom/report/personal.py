@@ -73,8 +73,8 @@ def unseen_line(results: ResultsByRun) -> str:
     if not any(outcome.unseen[0]["clients"] for outcomes in results.values() for outcome in outcomes):
         return ""
     return (
-        "global: the served model on each client's test set. unseen classes: a client's model on test images of classes "
-        "without training images, before → after fine-tuning."
+        "global: the served model on each client's test set. unseen classes: a client's model on test samples of classes "
+        "without training samples, before → after fine-tuning."
     )
 
 
@@ -88,8 +88,8 @@ def adopted_table(adopted: Adopted) -> Table:
     how = f"{adopted.part} for {adopted.epochs} epochs at lr {adopted.lr:g}"
     own = "held out: every fifth of its images" if adopted.held_out else "its own"
     table = plain_table("", ["a new client", "value"])
-    table.add_row("training images", str(adopted.train))
-    table.add_row(f"test images ({own})" if adopted.test else "test images", str(adopted.test))
+    table.add_row("training samples", str(adopted.train))
+    table.add_row(f"test samples ({own})" if adopted.test else "test samples", str(adopted.test))
     table.add_row("global model", "unknown" if adopted.before is None else percent(adopted.before))
     if adopted.curve[0] != adopted.before:
         table.add_row(

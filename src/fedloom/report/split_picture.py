@@ -1,4 +1,4 @@
-"""A split as a picture: clients by classes, with training images as the area of a bubble or the shade of a cell.
+"""A split as a picture: clients by classes, with training samples as the area of a bubble or the shade of a cell.
 
 Bubbles for up to 40 clients, as in figure 2 of FNR-FL; cells for more. One list of shapes is written as SVG, or as PNG
 with pillow.
@@ -46,7 +46,7 @@ def picture(stage: ClientViews, title: str) -> Picture:
     bubbles = clients <= BUBBLES
     step_x = 28.0 if bubbles else max(900.0 / clients, 1.0)
     step_y = 28.0 if classes <= 20 else max(560.0 / classes, 5.0)
-    names = stage.images.class_names
+    names = stage.dataset.class_names
     left = 24.0 + 7 * max((len(name) for name in names), default=1)
     top, most = 44.0, max(int(counts.max()), 1)
     shapes = [Shape("text", left, 22, 14, color=(30, 30, 30), text=title, hint="title")]
@@ -79,7 +79,7 @@ def picture(stage: ClientViews, title: str) -> Picture:
                 )
     wide = max(left + clients * step_x + 16, left + 8 * len(title))
     low = top + classes * step_y + 30
-    foot = f"clients (across) by classes (down); the maximum is {most:,} training images"
+    foot = f"clients (across) by classes (down); the maximum is {most:,} training samples"
     shapes.append(Shape("text", left, low + 6, 11, color=(60, 60, 60), text=foot, hint="title"))
     return Picture(round(max(wide, left + 6.5 * len(foot))), round(low + 18), tuple(shapes))
 

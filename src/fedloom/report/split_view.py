@@ -46,14 +46,14 @@ def client_table(stage: ClientViews) -> Table:
             table.add_row(f"… {partition.clients - ROWS} more", *[""] * (len(columns) - 1))
             break
         viewer = stage.viewer(client, "train")
-        sees = ", ".join(shift.describe(viewer, stage.images) for shift in stage.shifts)
+        sees = ", ".join(shift.describe(viewer, stage.dataset) for shift in stage.shifts)
         row = [str(client), f"{train:,}", f"{test:,}", str(classes), f"{bits:.2f}", f"{js:.2f}", f"{earth:.2f}"]
         table.add_row(*row, *([escape(sees)] if stage.shifts else []))
     return table
 
 
 def heat_map(stage: ClientViews) -> Text:
-    """Brighter cells have more training images; rows are clients, columns are classes."""
+    """Brighter cells have more training samples; rows are clients, columns are classes."""
     counts = class_counts(stage)[:ROWS]
     classes = counts.shape[1]
     wide = 2 if classes <= 40 else 1
@@ -87,7 +87,7 @@ def strength_table(stage: ClientViews) -> Table:
     if measures.domain_overlap is not None:
         table.add_row("domain overlap of two clients (0 none, 1 same mix)", f"{measures.domain_overlap:.3f}")
     if measures.unheld:
-        table.add_row("training images that no client has", f"{measures.unheld:,}")
+        table.add_row("training samples that no client has", f"{measures.unheld:,}")
     if measures.shared_tests:
-        table.add_row("test images of several clients", f"{measures.shared_tests:,}")
+        table.add_row("test samples of several clients", f"{measures.shared_tests:,}")
     return table

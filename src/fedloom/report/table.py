@@ -90,7 +90,7 @@ def comparison_legend(comparison: Comparison) -> str:
     if comparison.fine_tuning:
         t = comparison.fine_tuning
         text += f"; personal: the same after {t.epochs} epochs of fine-tuning ({t.part}, {t.rate_share:g} x the method's lr)"
-        text += "; worst: the lowest of all clients; unseen: on test images of classes without training images"
+        text += "; worst: the lowest of all clients; unseen: on test samples of classes without training samples"
     return text + "."
 
 

@@ -2,7 +2,7 @@
 
 Nothing of the federation's data is needed: the run folder knows shape, classes and normalization. The new client starts
 from the served model (personal regions at initialization), takes the method's personalization step, fine-tunes on its
-own training images, and is tested on its own test images before and after.
+own training samples, and is tested on its own test samples before and after.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from fedloom.runs.run import Run
 
 @dataclass(frozen=True)
 class Adopted:
-    """A new client's model and how well it does on that client's test images; None where it has none."""
+    """A new client's model and how well it does on that client's test samples; None where it has none."""
 
     path: Path
     part: TunedPart
@@ -46,7 +46,7 @@ class Adopted:
     curve: list[float | None]  # the client's own after 0, 1, … epochs
     train: int
     test: int
-    held_out: bool  # whether the test images were split off from the given ones
+    held_out: bool  # whether the test samples were split off from the given ones
 
     @property
     def after(self) -> float | None:
@@ -63,9 +63,9 @@ def adopt(
     out: str | Path = "client.safetensors",
     hold_out: bool = True,
 ) -> Adopted:
-    """Fine-tune the model of a finished run for a client with these images, and write it to a safetensors file.
+    """Fine-tune the model of a finished run for a client with these samples, and write it to a safetensors file.
 
-    `lr` defaults to a tenth of the run's own. `hold_out=False`: train on all images, and leave the accuracy unknown.
+    `lr` defaults to a tenth of the run's own. `hold_out=False`: train on all samples, and leave the accuracy unknown.
     """
     folder = RunFolder(run.path if isinstance(run, Run) else run)
     recipe = folder.recipe()
@@ -77,13 +77,13 @@ def adopt(
             str(data), inputs.shape, inputs.class_names, inputs.scale, recipe.data.resize, hold_out=hold_out
         )
     tensors = (torch.from_numpy(values) for values in (given.train_x, given.train_y, given.test_x, given.test_y))
-    images = inputs.images(Path(str(data)).stem, *tensors)
+    dataset = inputs.dataset(Path(str(data)).stem, *tensors)
     with one_thread():
-        experiment = inputs.experiment(recipe, folder.initial, images)
+        experiment = inputs.experiment(recipe, folder.initial, dataset)
         check(experiment.program.layout.regions, part, epochs, rate, loss)
         replica, buffers = Replica(experiment), SharedBuffers(experiment, 1)
         if replica.normalizers and len(given.train_y) < 2:
-            raise FedloomError("data: batch normalization needs at least two training images")
+            raise FedloomError("data: batch normalization needs at least two training samples")
         buffers.broadcast(_served(experiment, folder, loss))
         if experiment.program.messages.state.nbytes:
             buffers.state_rows[0].copy_(experiment.program.messages.state_row)
@@ -112,7 +112,7 @@ def adopt(
         "loss": loss,
         "accuracy_before": str(adopted.before),
         "accuracy_after": str(adopted.after),
-        "counts": json.dumps([int(count) for count in torch.bincount(images.train_y, minlength=images.classes)]),
+        "counts": json.dumps([int(count) for count in torch.bincount(dataset.train_y, minlength=dataset.classes)]),
     }
     try:
         write_tensors(adopted.path, experiment.program.layout.tensors(replica.weights.storage), metadata)

@@ -152,7 +152,7 @@ def run_analysis(fed: Federation, folder: RunFolder, request: AnalysisRequest, t
         sections["cost"] = cost(read_lines(folder.rounds), request.targets)
         columns = ("target", "round", "seconds", "megabytes")
         write_csv(folder.analysis / "cost.csv", columns, sections["cost"]["targets"])
-    about: dict[str, Any] = {"round": fed.state.round, "classes": list(fed.experiment.data.images.class_names)}
+    about: dict[str, Any] = {"round": fed.state.round, "classes": list(fed.experiment.data.dataset.class_names)}
     if FROM_CLIENTS.intersection(what):
         about |= {"clients": clients, "lr": fed.experiment.recipe.rate(fed.state.round)}
     _store(folder.analysis / "summary.json", about, sections)
@@ -164,7 +164,7 @@ def _of_models(
 ) -> dict[str, Any]:
     """All sections that need models; the federation is at its last round."""
     state, place = fed.state, folder.analysis
-    tell("evaluating the global model on test images")
+    tell("evaluating the global model on test samples")
     server = Prober(fed, images).server_model(state.served(), matrices=True, spectrum="collapse" in what)
     if server is None:
         raise FedloomError("the global model could not be evaluated: its worker died every time")

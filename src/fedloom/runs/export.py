@@ -141,7 +141,7 @@ def _client(
         report = FineTune(client, list(REGIONS[part]), epochs, lr, loss).tune(replica, fed.buffers.views(0))
         tensors = experiment.program.layout.tensors(replica.weights.storage.cpu())
     labels = experiment.data.at(experiment.recipe.rounds).train(client).y
-    counts = torch.bincount(labels, minlength=experiment.data.images.classes).float()
+    counts = torch.bincount(labels, minlength=experiment.data.dataset.classes).float()
     return experiment, tensors, counts, report["correct"][-1] / report["total"] if report["total"] else None
 
 

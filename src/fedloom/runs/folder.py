@@ -23,7 +23,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedloom.data import ImageSet, Partition, load, stage_rounds
+from fedloom.data import Dataset, Partition, load, stage_rounds
 from fedloom.engine.about import about
 from fedloom.engine.experiment import Experiment, prepare
 from fedloom.engine.inputs import RunInputs
@@ -46,7 +46,7 @@ class RunFolder:
         self.partition = self.path / "partition.npz"
         self.labels = (
             self.path / "labels.npz"
-        )  # labels of partition.npz's training images, for readers without the data
+        )  # labels of partition.npz's training samples, for readers without the data
         self.inputs = self.path / "inputs.json"
         self.rounds = self.path / "rounds.jsonl"
         self.clients = self.path / "clients.jsonl"
@@ -70,42 +70,42 @@ class RunFolder:
             raise FedloomError(f"{self.path} is not a run folder: it has no recipe.yaml")
         return recipe(read_recipe(self.recipe_yaml))
 
-    def experiment(self, images: ImageSet | None = None) -> Experiment:
+    def experiment(self, dataset: Dataset | None = None) -> Experiment:
         """The run's experiment, with its own partition and initial weights; refused if its data have changed.
 
         `images`: placeholders for data that stay at sites; by default, none.
         """
         stored = self.recipe()
         sites = Sites.read(self.sites)
-        if images is None and sites is not None and sites.data == "sites":
-            images = sites.images()
+        if dataset is None and sites is not None and sites.data == "sites":
+            dataset = sites.dataset()
         initial, metadata = read_tensors(self.initial)
         if metadata.get("recipe") != stored.digest():
             raise FedloomError(
                 f"{self.recipe_yaml} is no longer the recipe of this run; start a new run with it instead"
             )
-        if images is None:
+        if dataset is None:
             with about("data"):
-                images = load(stored.data.name, stored.data.resize)
-        if metadata.get("data") != images.digest:
+                dataset = load(stored.data.name, stored.data.resize)
+        if metadata.get("data") != dataset.digest:
             raise FedloomError(f"data: {stored.data.name} is no longer what {self.path} was trained on")
         at_sites = sites is not None and sites.data == "sites"
-        partitions = [Counted.load(self.partition)] if at_sites else self.partitions(images)
-        experiment = prepare(stored, partitions, initial, images=images)
+        partitions = [Counted.load(self.partition)] if at_sites else self.partitions(dataset)
+        experiment = prepare(stored, partitions, initial, dataset=dataset)
         if "origin" in metadata:
             experiment = replace(experiment, program=replace(experiment.program, origin=json.loads(metadata["origin"])))
         return experiment
 
-    def partitions(self, images: ImageSet) -> list[Partition]:
+    def partitions(self, dataset: Dataset) -> list[Partition]:
         """One per stage of the split."""
-        return [Partition.load(self.stage_partition(begin), images) for begin in stage_rounds(self.recipe().split)]
+        return [Partition.load(self.stage_partition(begin), dataset) for begin in stage_rounds(self.recipe().split)]
 
     def stage_partition(self, begin: int) -> Path:
         """Of the stage that begins in this round."""
         return self.partition if begin == 1 else self.path / f"partition-{begin}.npz"
 
     def known_inputs(self) -> RunInputs:
-        """The net's inputs and classes, without the training images where inputs.json has them."""
+        """The net's inputs and classes, without the training samples where inputs.json has them."""
         inputs = RunInputs.read(self.inputs)
         return inputs if inputs is not None else RunInputs.of(self.experiment())
 
@@ -160,7 +160,7 @@ def create(experiment: Experiment, path: Path, sites: Sites | None = None) -> Ru
         write_json(folder.inputs, RunInputs.of(experiment).to_json())
         if sites is not None:
             write(folder.sites, sites.to_json())
-        metadata = {"recipe": experiment.recipe.digest(), "data": experiment.data.images.digest}
+        metadata = {"recipe": experiment.recipe.digest(), "data": experiment.data.dataset.digest}
         if experiment.program.origin:
             metadata["origin"] = json.dumps(experiment.program.origin)
         write_tensors(folder.initial, experiment.program.layout.tensors(experiment.program.initial), metadata)

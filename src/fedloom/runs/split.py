@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from torch import Tensor
 
-from fedloom.data import ClientViews, ImageSet, Partition, load, stages
+from fedloom.data import ClientViews, Dataset, Partition, load, stages
 from fedloom.data.partition.partition import notes
 from fedloom.data.split.strength import Strength, strength
 from fedloom.engine.about import about
@@ -24,7 +24,7 @@ from fedloom.runs.folder import RunFolder
 class Split:
     """Who holds and sees which images of a set: one stage, or several if it changes on the way."""
 
-    images: ImageSet
+    dataset: Dataset
     data: str
     spec: str
     seed: int
@@ -43,7 +43,7 @@ class Split:
         """How strongly clients disagree, in numbers."""
         return strength(self.stages[stage])
 
-    def pictures(self, client: int, part: Literal["train", "test"] = "train", stage: int = 0) -> tuple[Tensor, Tensor]:
+    def samples(self, client: int, part: Literal["train", "test"] = "train", stage: int = 0) -> tuple[Tensor, Tensor]:
         """Images N,H,W,C (0 to the set's scale) and labels as this client sees them."""
         view = self.stages[stage].train(client) if part == "train" else self.stages[stage].test(client)
         return view.x[view.rows], view.y
@@ -53,7 +53,7 @@ class Split:
         path = Path(path)
         if path.suffix != ".npz":
             raise FedloomError(f"output: {path} must end in .npz")
-        metadata = {"data": self.data, "data_digest": self.images.digest, "split": self.spec, "seed": str(self.seed)}
+        metadata = {"data": self.data, "data_digest": self.dataset.digest, "split": self.spec, "seed": str(self.seed)}
         written = []
         for stage in self.stages:
             place = path if stage.begin == 1 else path.with_stem(f"{path.stem}-{stage.begin}")
@@ -71,8 +71,8 @@ def make_split(fields: Mapping[str, Any]) -> Split:
     given = recipe(fields)
     import_parts(given.parts)
     with about("data"):
-        images = load(given.data.name, given.data.resize)
-    return _split(given, images)
+        dataset = load(given.data.name, given.data.resize)
+    return _split(given, dataset)
 
 
 def read_split(source: str | Path, fields: Mapping[str, Any]) -> Split:
@@ -86,8 +86,8 @@ def read_split(source: str | Path, fields: Mapping[str, Any]) -> Split:
         given = folder.recipe()
         import_parts(given.parts)
         with about("data"):
-            images = load(given.data.name, given.data.resize)
-        return _split(given, images, folder.partitions(images))
+            dataset = load(given.data.name, given.data.resize)
+        return _split(given, dataset, folder.partitions(dataset))
     if extra := sorted({"split", "clients"} & fields.keys()):
         raise FedloomError(f"from: {path} says who holds what; leave out {extra[0]}")
     stored = notes(path)
@@ -97,13 +97,13 @@ def read_split(source: str | Path, fields: Mapping[str, Any]) -> Split:
     given = recipe({**stored_fields, **fields, "split": spec, "clients": partition.clients})
     import_parts(given.parts)
     with about("data"):
-        images = load(given.data.name, given.data.resize)
-    return _split(given, images)
+        dataset = load(given.data.name, given.data.resize)
+    return _split(given, dataset)
 
 
-def _split(given: Recipe, images: ImageSet, partitions: list[Partition] | None = None) -> Split:
-    pool, _, public = hold_back(images, given)
+def _split(given: Recipe, dataset: Dataset, partitions: list[Partition] | None = None) -> Split:
+    pool, _, public = hold_back(dataset, given)
     further = public if given.data.public_to_clients else None
     with about("split"):
-        client_views = stages(given.split, images, given.clients, given.seed, pool, partitions or (), further)
-    return Split(images, given.data.name, given.split, given.seed, client_views)
+        client_views = stages(given.split, dataset, given.clients, given.seed, pool, partitions or (), further)
+    return Split(dataset, given.data.name, given.split, given.seed, client_views)

@@ -55,7 +55,7 @@ def write_summary(fed: Federation, folder: RunFolder) -> None:
         "personal": experiment.program.layout.personal,
         "digest": digest(tensors),
         "recipe_digest": experiment.recipe.digest(),
-        "data_digest": experiment.data.images.digest,
+        "data_digest": experiment.data.dataset.digest,
         "versions": {
             "fedloom": __version__,
             "torch": torch.__version__,

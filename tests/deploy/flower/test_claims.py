@@ -70,7 +70,7 @@ def claiming(**claims: Any) -> Callable[[Message, Context], Message]:
         ({"train": 10**400}, "its train is 1000"),
         ({"test": 10**400}, "its test is 1000"),
         ({"train": 10**12}, "it claims 1000000000000 train images, and deploy.max_samples is 10000000"),
-        ({"test": 10**9}, "it claims 1000000000 test images, and deploy.max_samples is 10000000"),
+        ({"test": 10**9}, "it claims 1000000000 test samples, and deploy.max_samples is 10000000"),
         ({"train": 0}, "it has no train images"),
         ({"shape": [1, 8, 10**400]}, "its shape"),
         ({"shape": [1, 10**5, 10**5]}, "its shape"),

@@ -66,7 +66,7 @@ def site(tmp_path: Path) -> tuple[Loopback, Recipe]:
 def ask(site: tuple[Loopback, Recipe], federation: Any, kind: str) -> Any:
     nodes, recipe = site
     experiment = prepare(recipe)
-    images, task = experiment.data.images, experiment.program.task
+    images, task = experiment.data.dataset, experiment.program.task
     initial = experiment.program.layout.tensors(experiment.program.initial)
     if kind == "join":
         sites = Sites(federation, "split", images.shape, images.class_names, images.scale)

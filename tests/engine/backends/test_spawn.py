@@ -61,7 +61,7 @@ def gone(pids: Sequence[int]) -> bool:
 def test_fresh_processes_dealt_out_over_devices_give_the_bits_of_forked_ones(
     straight: Callable[..., fl.Run], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A query that trains, validation images and an analysis on the way: most of what can travel does."""
+    """A query that trains, validation samples and an analysis on the way: most of what can travel does."""
     dealt: list[str] = []
 
     class Noting(Processes):

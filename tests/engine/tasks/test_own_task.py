@@ -29,7 +29,7 @@ from fedloom.engine.tasks import ClientTask
 
 @dataclass(frozen=True)
 class CountClass(ClientTask):
-    """Counts a client's training images of one class, and measures the weights that it received."""
+    """Counts a client's training samples of one class, and measures the weights that it received."""
 
     kind: ClassVar[str] = "count class"
     remote: ClassVar[bool] = True

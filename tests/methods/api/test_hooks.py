@@ -387,7 +387,7 @@ class HookOrder(Part):
         server.state["labels"], server.state["gradient"] = labels, gradient
 
 
-def test_over_gives_the_clients_own_images_once_in_order() -> None:
+def test_over_gives_the_clients_own_dataset_once_in_order() -> None:
     run = train("hookorder", clients=1, fraction=1.0, split="iid", rounds=1, epochs=1, batch=64)
     kept = checkpoint(run)
     assert kept["server.hookorder.labels"].long().tolist() == problem(run).data[0][1].tolist()

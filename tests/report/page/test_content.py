@@ -88,7 +88,7 @@ def test_analysis_files_reach_the_page(pair: Path) -> None:
 def test_undefined_numbers_of_an_analysis_are_null(gaps: Path) -> None:
     (run,) = content([gaps])["series"][0]["runs"]
     matrix = run["analysis"]["factors"]["inter_class"]
-    assert matrix[3] == [None] * 4 and None not in matrix[0][:3]  # no test image is of class 3
+    assert matrix[3] == [None] * 4 and None not in matrix[0][:3]  # no test sample is of class 3
     assert run["analysis"]["rounds"]["alignment.gap_unseen"] == [None, None]  # every client has seen every class
     assert None not in run["analysis"]["rounds"]["alignment.gap_seen"]
     assert run["analysis"]["summary"]["refinement"]["local"][3] is None
@@ -242,7 +242,7 @@ def test_a_net_without_normalizers_is_not_compared_with_one_that_has_them() -> N
 def test_what_fnr_printed_says_that_it_was_trained_on_test_images() -> None:
     found = [row for row in rows() if row["paper"] == "FNR-FL" and row["sums"] == "fnr"]
     assert len(found) == 12
-    assert all("refines them and is scored on the test images" in row["flag"] for row in found)
+    assert all("refines them and is scored on the test samples" in row["flag"] for row in found)
     assert {row["measure"]["kind"] for row in found if "noise" in row["split"]} == {"clean"}
     (row,) = (r for r in matching(SKEWED, "fnr") if r["table"] == "Table 2")
     assert "fnr.mode private (published as_published)" in row["differs"]

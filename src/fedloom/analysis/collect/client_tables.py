@@ -2,7 +2,7 @@
 
 They contain accuracy by class before and after a client's refinement (FNR-FL, figure 5). The stage `start` is the model
 that the client started the round with, `local` its model after local training, `refined` its model after a query
-trained it again. All are evaluated on the pooled test images of each class.
+trained it again. All are evaluated on the pooled test samples of each class.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The test images that quantities are measured on: all of them, or a class-balanced subset."""
+"""The test samples that quantities are measured on: all of them, or a class-balanced subset."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from fedloom.rng import numpy_generator
 
 
 def select_images(experiment: Experiment, limit: int | None) -> Tensor:
-    """Sorted indices of at most `limit` test images (None: all), as equally distributed over classes as possible."""
-    labels = experiment.data.images.test_y.numpy()
+    """Sorted indices of at most `limit` test samples (None: all), as equally distributed over classes as possible."""
+    labels = experiment.data.dataset.test_y.numpy()
     if limit is None or limit >= len(labels):
         return torch.arange(len(labels))
     order = numpy_generator(experiment.recipe.seed, "analysis", limit).permutation(len(labels))

@@ -1,7 +1,7 @@
 """Analysis during a run: every few rounds, from the uploads of that round, at low cost.
 
 One line per measured round in analysis/rounds.jsonl: factors of the new global model; norms, alignment and drift of the
-clients' models after queries. Client models are evaluated on at most IMAGES test images, the global model on at most
+clients' models after queries. Client models are evaluated on at most IMAGES test samples, the global model on at most
 SERVER_IMAGES; both subsets are class-balanced and the same in every round. Training is not affected: the weights are the
 same to the bit with and without.
 """
@@ -53,8 +53,8 @@ class PeriodicAnalysis(RunCallback):
         line: dict[str, Any] = {
             "round": state.round + 1,
             "clients": [upload.client for upload in uploads],
-            "images": min(IMAGES, len(experiment.data.images.test_y)),
-            "images_global": min(SERVER_IMAGES, len(experiment.data.images.test_y)),
+            "images": min(IMAGES, len(experiment.data.dataset.test_y)),
+            "images_global": min(SERVER_IMAGES, len(experiment.data.dataset.test_y)),
             "factors": dict(server.factors) if server else None,
             "norms": norms(server, clients),
             "alignment": alignment(server, clients),

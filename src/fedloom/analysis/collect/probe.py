@@ -1,4 +1,4 @@
-"""Measuring models on workers: a worker evaluates the model in the shared buffers on test images and reports by class.
+"""Measuring models on workers: a worker evaluates the model in the shared buffers on test samples and reports by class.
 
 Only small numbers travel back. A client's model is compared with the one that the client started the round with: the
 broadcast weights with its personal regions, as they were then, over them. Where nothing is personal, all clients start
@@ -47,9 +47,9 @@ class ModelReport:
 
 
 def model_outputs(replica: Replica, index: Tensor, borrowed: bool) -> ModelOutputs:
-    """Outputs of the net that is loaded now on these test images. `borrowed`: it has no running statistics of its own."""
+    """Outputs of the net that is loaded now on these test samples. `borrowed`: it has no running statistics of its own."""
     experiment, net = replica.experiment, replica.net
-    images = experiment.data.images
+    images = experiment.data.dataset
     replica.evaluating(borrowed)
     features, projected, correct = [], [], []
     rows, project = head_rows(net), getattr(net.head, "meets", None)
@@ -107,7 +107,7 @@ class Probe(Task):
     def perform(self, replica: Replica, buffers: SharedBuffers, worker: int) -> Report:
         experiment = replica.experiment
         index = select_images(experiment, self.max_images)
-        y, classes = experiment.data.images.test_y[index], experiment.data.images.classes
+        y, classes = experiment.data.dataset.test_y[index], experiment.data.dataset.classes
         report: Report = {"images": torch.bincount(y, minlength=classes).tolist()}
         start = None
         if self.client is not None:
@@ -138,7 +138,7 @@ class Probe(Task):
 
 
 class Prober:
-    """Has workers measure models, on all test images or on at most `max_images`."""
+    """Has workers measure models, on all test samples or on at most `max_images`."""
 
     def __init__(self, machinery: Machinery, max_images: int | None) -> None:
         self.machinery, self.max_images = machinery, max_images

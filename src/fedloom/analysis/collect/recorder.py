@@ -50,7 +50,7 @@ class Recorder(RunCallback):
 
     def clients_trained(self, machinery: Machinery, sent: Mapping[str, Tensor], uploads: Sequence[Upload]) -> None:
         """After local training, before queries."""
-        self.notify("evaluating the local models on the test images")
+        self.notify("evaluating the local models on the test samples")
         prober = Prober(machinery, self.max_images)
         reports = prober.client_models(sent, uploads, spectrum="collapse" in self.quantities)
         self.local = {u.client: report for u, report in zip(uploads, reports, strict=True) if report is not None}
@@ -70,7 +70,7 @@ class Recorder(RunCallback):
         rows = machinery.buffers.up_rows
         refined = [u for u in uploads if u.client in self.local and not rows[u.row].equal(self._uploaded[u.client])]
         if refined and "refinement" in self.quantities:
-            self.notify("evaluating the refined models on the test images")
+            self.notify("evaluating the refined models on the test samples")
             reports = Prober(machinery, self.max_images).client_models(sent, refined)
             self.refined = {u.client: report for u, report in zip(refined, reports, strict=True) if report is not None}
         if "consistency" in self.quantities and uploads:
@@ -113,7 +113,7 @@ class Recorder(RunCallback):
                 load_client(replica, buffers, upload.row)
             self._features.append(model_outputs(replica, index, borrowed=upload is None).features.numpy())
             seen = None if upload is None else train_counts(experiment, upload.client) > 0
-            for image, label in zip(index.tolist(), experiment.data.images.test_y[index].tolist(), strict=True):
+            for image, label in zip(index.tolist(), experiment.data.dataset.test_y[index].tolist(), strict=True):
                 self._points.append(
                     {
                         "stage": "global" if upload is None else "local",

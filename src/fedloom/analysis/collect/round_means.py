@@ -1,6 +1,6 @@
 """Norms and alignment of the clients' models as a few numbers, on seen and on unseen classes.
 
-A client's number is a mean over test images (of weight norms, over classes). The result is the mean over clients, each
+A client's number is a mean over test samples (of weight norms, over classes). The result is the mean over clients, each
 with the same weight, as in FedDr+. A client that has seen every class is left out of the mean over unseen classes.
 """
 
@@ -20,13 +20,13 @@ ClientReport = tuple[ClassMask, ModelReport]  # the classes that the client has 
 
 
 def train_counts(experiment: Experiment, client: int, round: int | None = None) -> npt.NDArray[np.int64]:
-    """(C,) number of the client's training images by class (as labeled for it) in a round, by default the last one."""
+    """(C,) number of the client's training samples by class (as labeled for it) in a round, by default the last one."""
     number = experiment.recipe.rounds if round is None else round
     if experiment.program.pooled:
-        labels = experiment.data.images.train_y.numpy()[experiment.training(client, number)]
+        labels = experiment.data.dataset.train_y.numpy()[experiment.training(client, number)]
     else:
         labels = experiment.data.at(number).train_labels()[client]
-    return np.asarray(np.bincount(labels, minlength=experiment.data.images.classes), dtype=np.int64)
+    return np.asarray(np.bincount(labels, minlength=experiment.data.dataset.classes), dtype=np.int64)
 
 
 def seen_and_unseen(clients: Sequence[ClientReport], name: str) -> tuple[float, float]:

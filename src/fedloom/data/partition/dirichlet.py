@@ -1,9 +1,9 @@
 """Label skew with a cap on sizes: for each class, the shares of the clients are drawn from Dir(A). Small A: more skew.
 
-For each class p ~ Dir(A 1_N); p_j is set to zero for clients that already hold n/N images, p is renormalized, and the
+For each class p ~ Dir(A 1_N); p_j is set to zero for clients that already hold n/N samples, p is renormalized, and the
 shuffled class is cut by its cumulative sums. Everything is drawn again until the smallest client holds 10 images (Li et
 al. 2022; as in FedNTD and FedDr+). Test images follow the training counts: for each class as many as the client trains
-on, or all if there are fewer, drawn without replacement per client, so clients may share test images.
+on, or all if there are fewer, drawn without replacement per client, so clients may share test samples.
 
 Departure: after a limited number of draws this raises an error; the published code may loop forever. With 100 clients of
 CIFAR-10, 23 % of the draws succeed at A = 0.1 and none of 4000 at A = 0.05.
@@ -66,7 +66,7 @@ class Dirichlet(Partitioner):
         )
 
     def _attempt(self, generator: np.random.Generator, sizes_of_classes: Index, clients: int) -> Index | None:
-        """Numbers of training images by class and client."""
+        """Numbers of training samples by class and client."""
         cap = sizes_of_classes.sum() / clients
         held = np.zeros(clients, np.int64)
         counts = np.zeros((len(sizes_of_classes), clients), np.int64)

@@ -8,7 +8,7 @@ all if there are fewer, so clients may share them.
 
 Departure: the published code redraws until it finds a class with images left, and may loop forever. Here the prior is
 renormalized over the classes left, which has the same distribution. Its test set is global; here that is the pooled test
-set, and each client also has test images of its own.
+set, and each client also has test samples of its own.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Clients by domain: client k holds images of domain k // K, with K = clients / domains.
 
 The K clients of a domain divide it at random, or by another partitioner in a sum such as domains+dirichlet:0.3, with
-separate draws for each domain. The test images of a domain are divided among the same clients in the same way.
+separate draws for each domain. The test samples of a domain are divided among the same clients in the same way.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedloom.data.dataset import ImageSet
+from fedloom.data.dataset import Dataset
 from fedloom.data.partition.iid import Iid
 from fedloom.data.partition.partition import Partition, offsets_of
 from fedloom.data.partition.partitioner import NoValidDraw, Partitioner, Request, sum_rule
@@ -33,8 +33,8 @@ class Domains(Partitioner):
     def partition(self, request: Request) -> Partition:
         return partition_domains(self, Iid(), request)
 
-    def client_step(self, images: ImageSet) -> int:
-        return max(len(images.domain_names), 1)
+    def client_step(self, dataset: Dataset) -> int:
+        return max(len(dataset.domain_names), 1)
 
 
 @dataclass(frozen=True)
@@ -53,8 +53,8 @@ class WithinDomains(Partitioner):
     def milder(self) -> Iterator[Partitioner]:
         return (WithinDomains(inner) for inner in self.inner.milder())
 
-    def client_step(self, images: ImageSet) -> int:
-        return len(images.domain_names) * self.inner.client_step(images)
+    def client_step(self, dataset: Dataset) -> int:
+        return len(dataset.domain_names) * self.inner.client_step(dataset)
 
     def partition(self, request: Request) -> Partition:
         return partition_domains(self, self.inner, request)
@@ -68,19 +68,19 @@ def _within_domains(one: Partitioner, other: Partitioner) -> Partitioner | None:
 
 
 def partition_domains(outer: Partitioner, inner: Partitioner, request: Request) -> Partition:
-    images = request.images
-    if images.train_domain is None:
-        raise FedloomError(f"split {outer}: {images.name} has no domain labels; use another split")
-    domain = images.train_domain.numpy()[request.pool]
+    dataset = request.dataset
+    if dataset.train_domain is None:
+        raise FedloomError(f"split {outer}: {dataset.name} has no domain labels; use another split")
+    domain = dataset.train_domain.numpy()[request.pool]
     numbers = np.unique(domain)
     each, over = divmod(request.clients, len(numbers))
     if over or not each:
         fit = " or ".join(str(len(numbers) * k) for k in ((1, 2) if not each else (each, each + 1)))
         raise FedloomError(
-            f"split {outer} with {request.clients} clients: {images.name} has {len(numbers)} domains, so the number of "
+            f"split {outer} with {request.clients} clients: {dataset.name} has {len(numbers)} domains, so the number of "
             f"clients must be {len(numbers)} or a multiple of it; what works: {fit} clients"
         )
-    test_domain = None if images.test_domain is None else images.test_domain.numpy()[request.test_pool]
+    test_domain = None if dataset.test_domain is None else dataset.test_domain.numpy()[request.test_pool]
     parts = []
     for number in numbers.tolist():
         within = replace(
@@ -89,10 +89,10 @@ def partition_domains(outer: Partitioner, inner: Partitioner, request: Request) 
             pool=request.pool[domain == number],
             test_pool=request.test_pool[:0] if test_domain is None else request.test_pool[test_domain == number],
             scope=(*request.scope, "domain", str(number)),
-            where=f" in domain {images.domain_names[number]}",
+            where=f" in domain {dataset.domain_names[number]}",
         )
         if each > len(within.pool):
-            raise FedloomError(within.message(outer, f"it has {len(within.pool)} training images; use fewer clients"))
+            raise FedloomError(within.message(outer, f"it has {len(within.pool)} training samples; use fewer clients"))
         try:
             parts.append(inner.partition(within))
         except NoValidDraw:

@@ -14,7 +14,7 @@ from fedloom.data.partition.partition import Index, Partition, group_by_client
 from fedloom.data.partition.partitioner import NoValidDraw, Partitioner, Request
 from fedloom.errors import FedloomError
 
-SMALLEST = 10  # training images of a client
+SMALLEST = 10  # training samples of a client
 ADVICE_TRIES = 25  # a proposal must work within this number of draws
 T = TypeVar("T")
 
@@ -32,7 +32,7 @@ def draw_until_valid(
         raise FedloomError(
             request.message(
                 partitioner,
-                f"each client gets at least {SMALLEST} images, and {count} training images are too few "
+                f"each client gets at least {SMALLEST} dataset, and {count} training samples are too few "
                 f"for {request.clients} clients; use at most {count // SMALLEST} clients",
             )
         )
@@ -58,7 +58,7 @@ def partition_or_advise(partitioner: Partitioner, request: Request) -> Partition
             if _works(milder, quick):
                 advice.append(f"{milder} with {request.clients} clients")
                 break
-        for clients in islice(_fewer(request.clients, partitioner.client_step(request.images)), 16):
+        for clients in islice(_fewer(request.clients, partitioner.client_step(request.dataset)), 16):
             if _works(partitioner, replace(quick, clients=clients)):
                 advice.append(f"{partitioner} with {clients} clients")
                 break
@@ -98,9 +98,9 @@ def indices_by_class(y: Index, classes: int) -> list[Index]:
 
 
 def matching_test_images(request: Request, purpose: str, counts: Index) -> tuple[Index, Index]:
-    """For each client and class as many test images as it trains on, or all if there are fewer; clients may share them.
+    """For each client and class as many test samples as it trains on, or all if there are fewer; clients may share them.
 
-    `counts`: training images by class and client. Returns index and offsets.
+    `counts`: training samples by class and client. Returns index and offsets.
     """
     generator = request.generator(purpose, "test")
     index, client_of = [np.empty(0, np.int64)], [np.empty(0, np.int64)]

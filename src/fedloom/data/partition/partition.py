@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fedloom.data.dataset import ImageSet
+from fedloom.data.dataset import Dataset
 from fedloom.errors import FedloomError
 from fedloom.io.archives import read_arrays
 
@@ -21,7 +21,7 @@ NOTES = ("data", "data_digest", "split", "changes", "seed")
 
 @dataclass(frozen=True, eq=False)
 class Partition:
-    """Client k holds train_index[train_offsets[k]:train_offsets[k + 1]], and likewise for test images."""
+    """Client k holds train_index[train_offsets[k]:train_offsets[k + 1]], and likewise for test samples."""
 
     train_index: Index
     train_offsets: Index
@@ -58,7 +58,7 @@ class Partition:
         return _slice(self.test_index, self.test_offsets, client)
 
     def with_extra(self, index: Index) -> Partition:
-        """The same with extra training images that every client holds."""
+        """The same with extra training samples that every client holds."""
         rows = [np.concatenate((self.train(client), index)) for client in range(self.clients)]
         offsets = offsets_of(np.array([len(row) for row in rows]))
         return Partition(np.concatenate(rows), offsets, self.test_index, self.test_offsets)
@@ -82,7 +82,7 @@ class Partition:
             draft.unlink(missing_ok=True)
 
     @classmethod
-    def load(cls, path: str | Path, images: ImageSet | None = None) -> Partition:
+    def load(cls, path: str | Path, dataset: Dataset | None = None) -> Partition:
         """Read and check an npz file; with `images`, also check that all indices are in range."""
         names = [field.name for field in fields(cls)]
         expected = f"expected an npz file with {', '.join(names)}"
@@ -97,14 +97,14 @@ class Partition:
             partition = cls(*(archive[name] for name in names))
         except FedloomError as error:
             raise FedloomError(f"{path}: {error}") from error
-        if images is not None:
+        if dataset is not None:
             for part, index, count in (
-                ("train", partition.train_index, len(images.train_y)),
-                ("test", partition.test_index, len(images.test_y)),
+                ("train", partition.train_index, len(dataset.train_y)),
+                ("test", partition.test_index, len(dataset.test_y)),
             ):
                 if len(index) and index.max() >= count:
                     raise FedloomError(
-                        f"{path}: {part}_index holds {index.max()}, but {images.name} has {count} {part} images"
+                        f"{path}: {part}_index holds {index.max()}, but {dataset.name} has {count} {part} images"
                     )
         return partition
 

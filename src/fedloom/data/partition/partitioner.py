@@ -10,7 +10,7 @@ from typing import ClassVar, TypeVar
 
 import numpy as np
 
-from fedloom.data.dataset import ImageSet
+from fedloom.data.dataset import Dataset
 from fedloom.data.partition.partition import Index, Partition
 from fedloom.data.scheme import Scheme
 from fedloom.errors import FedloomError
@@ -22,10 +22,10 @@ from fedloom.rng import numpy_generator
 class Request:
     """What to partition: the images of two pools, among this number of clients."""
 
-    images: ImageSet
+    dataset: Dataset
     clients: int
     seed: int
-    pool: Index  # training images, sorted
+    pool: Index  # training samples, sorted
     test_pool: Index
     scope: tuple[str, ...] = ()  # key of the generators, if the same partitioner is used elsewhere in the split
     where: str = ""  # for error messages: the domain
@@ -36,17 +36,17 @@ class Request:
 
     @property
     def classes(self) -> int:
-        return self.images.classes
+        return self.dataset.classes
 
     @property
     def train_y(self) -> Index:
         """Labels of `pool`."""
-        return np.asarray(self.images.train_y.numpy()[self.pool], dtype=np.int64)
+        return np.asarray(self.dataset.train_y.numpy()[self.pool], dtype=np.int64)
 
     @property
     def test_y(self) -> Index:
         """Labels of `test_pool`."""
-        return np.asarray(self.images.test_y.numpy()[self.test_pool], dtype=np.int64)
+        return np.asarray(self.dataset.test_y.numpy()[self.test_pool], dtype=np.int64)
 
     def message(self, scheme: Scheme, text: str) -> str:
         return f"split {scheme} with {self.clients} clients{self.where}: {text}"
@@ -63,7 +63,7 @@ class Partitioner(Scheme):
         """Less extreme versions of this partitioner, nearest first: proposals for when this one fails."""
         return iter(())
 
-    def client_step(self, images: ImageSet) -> int:
+    def client_step(self, dataset: Dataset) -> int:
         """Only multiples of this number of clients can work."""
         return 1
 

@@ -1,6 +1,6 @@
 """Quantity skew: random samples of different sizes, with shares drawn from Dir(B) and at least 10 images each.
 
-As in FNR-FL and NIID-Bench. The test images are cut by the same shares. In a sum with shards:S each client also has at
+As in FNR-FL and NIID-Bench. The test samples are cut by the same shares. In a sum with shards:S each client also has at
 most S classes: see uneven.py.
 """
 

@@ -3,7 +3,7 @@
 With N clients and C classes, the images of each class, in file order, are cut into SN/C consecutive shards; left-over
 images at the end go one each to the first shards. The table [0..C-1] * (SN/C) is shuffled and reshaped to N x S: row k
 lists the classes of client k, which may contain a class twice. Each entry takes a random remaining shard of its class. The
-test images are cut by the same table, so a client is tested on the classes it trains on.
+test samples are cut by the same table, so a client is tested on the classes it trains on.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class Shards(Partitioner):
             fault = f"{total} shards cannot be taken evenly from {classes} classes"
         else:
             scarce = int(counts.argmin())
-            fault = f"class {scarce} has {most} training images for {total // classes} shards"
+            fault = f"class {scarce} has {most} training samples for {total // classes} shards"
         instead = ", or ".join(advice) or "a dataset with more images of each class, or another split"
         raise FedloomError(request.message(self, f"{fault}; what works: {instead}"))
 

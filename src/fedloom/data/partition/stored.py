@@ -28,23 +28,23 @@ class Stored(Partitioner):
     example: ClassVar[str] = "file:split.npz"
 
     def partition(self, request: Request) -> Partition:
-        path, images = expanded(self.path, "file"), request.images
+        path, dataset = expanded(self.path, "file"), request.dataset
         recorded = notes(path)
-        if recorded.get("data_digest", images.digest) != images.digest:
+        if recorded.get("data_digest", dataset.digest) != dataset.digest:
             raise FedloomError(
-                f"split {self}: it was made for other data than {images.name} ({recorded.get('data', 'another dataset')})"
+                f"split {self}: it was made for other data than {dataset.name} ({recorded.get('data', 'another dataset')})"
             )
-        partition = Partition.load(path, images)
+        partition = Partition.load(path, dataset)
         if partition.clients != request.clients:
             raise FedloomError(f"split {self} is for {partition.clients} clients, not for {request.clients}")
         sizes = np.diff(partition.train_offsets)
         if not sizes.all():
-            raise FedloomError(f"split {self}: client {int(sizes.argmin())} has no training images")
+            raise FedloomError(f"split {self}: client {int(sizes.argmin())} has no training samples")
         if len(np.unique(partition.train_index)) < len(partition.train_index):
-            raise FedloomError(f"split {self}: two clients hold the same training image")
+            raise FedloomError(f"split {self}: two clients hold the same training sample")
         for client in range(partition.clients):
             if len(np.unique(partition.test(client))) < len(partition.test(client)):
-                raise FedloomError(f"split {self}: client {client} holds a test image twice")
+                raise FedloomError(f"split {self}: client {client} holds a test sample twice")
         if not np.isin(partition.train_index, request.pool).all():
             raise FedloomError(f"split {self}: a client holds an image that is held back for validation")
         return partition

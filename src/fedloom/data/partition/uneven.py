@@ -2,7 +2,7 @@
 
 The mixed skew of FNR-FL (S = 2, B = 0.5). The table of classes is that of shards:S, with entries swapped until no client
 has a class twice (if S is at most the number of classes). For each class, p ~ Dir(B) over its SN/C entries cuts its
-shuffled images; everything is drawn again until each client holds 10 images and each entry one. The test images of a class
+shuffled images; everything is drawn again until each client holds 10 images and each entry one. The test samples of a class
 are cut by the same shares.
 """
 
@@ -15,7 +15,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedloom.data.dataset import ImageSet
+from fedloom.data.dataset import Dataset
 from fedloom.data.partition.draws import SMALLEST, counts_by_shares, draw_until_valid, indices_by_class
 from fedloom.data.partition.partition import Index, Partition, group_by_client
 from fedloom.data.partition.partitioner import Partitioner, Request, larger_values, sum_rule
@@ -40,8 +40,8 @@ class UnevenShards(Partitioner):
     def milder(self) -> Iterator[Partitioner]:
         return larger_values(self, "concentration")
 
-    def client_step(self, images: ImageSet) -> int:
-        return images.classes // gcd(self.shards, images.classes)
+    def client_step(self, dataset: Dataset) -> int:
+        return dataset.classes // gcd(self.shards, dataset.classes)
 
     def partition(self, request: Request) -> Partition:
         table = _distinct(Shards(self.shards).table(request), self.shards, request)

@@ -1,7 +1,7 @@
 """Natural clients: each client holds the images of one writer; clients are ordered by writer number.
 
 With fewer clients than writers, writers are drawn at random and the images of the others are unused. A client's test
-images are the test images of its writer.
+images are the test samples of its writer.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ class Writers(Partitioner):
     example: ClassVar[str] = "writers"
 
     def partition(self, request: Request) -> Partition:
-        images = request.images
-        if images.train_writer is None:
-            raise FedloomError(f"split writers: {images.name} has no writer labels; use another split")
-        writer = images.train_writer.numpy()[request.pool]
+        dataset = request.dataset
+        if dataset.train_writer is None:
+            raise FedloomError(f"split writers: {dataset.name} has no writer labels; use another split")
+        writer = dataset.train_writer.numpy()[request.pool]
         writers = np.unique(writer)
         if request.clients > len(writers):
             raise FedloomError(
-                f"split writers with {request.clients} clients: {images.name} has training images of {len(writers)} "
+                f"split writers with {request.clients} clients: {dataset.name} has training samples of {len(writers)} "
                 f"writers; use at most {len(writers)} clients"
             )
         client_writers = writers
         if request.clients < len(writers):
             client_writers = np.sort(request.generator("writers").choice(writers, request.clients, replace=False))
         test_writer = np.full(len(request.test_pool), -1)
-        if images.test_writer is not None:
-            test_writer = images.test_writer.numpy()[request.test_pool]
+        if dataset.test_writer is not None:
+            test_writer = dataset.test_writer.numpy()[request.test_pool]
         return Partition(
             *_held_by(request.pool, writer, client_writers), *_held_by(request.test_pool, test_writer, client_writers)
         )

@@ -12,7 +12,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedloom.data.dataset import ImageSet
+from fedloom.data.dataset import Dataset
 from fedloom.data.partition.partition import Index
 from fedloom.data.scheme import register
 from fedloom.data.shifts.rotate import angle
@@ -36,15 +36,15 @@ class Color(Shift):
                 f"split {self}: the angle must be -360 to 360 degrees; write color:90, or {self.example}"
             )
 
-    def check(self, images: ImageSet, clients: int) -> None:
-        if images.shape[0] != 3:
-            raise FedloomError(f"split {self} needs images with three channels; {images.name} has {images.shape[0]}")
+    def check(self, dataset: Dataset, clients: int) -> None:
+        if dataset.shape[0] != 3:
+            raise FedloomError(f"split {self} needs images with three channels; {dataset.name} has {dataset.shape[0]}")
 
     def apply(self, x: Pixels, index: Index, viewer: Viewer) -> Pixels:
         degrees = angle(self.degrees, viewer)
         return x if degrees % 360 == 0 else np.clip(x @ hue_matrix(degrees).T, 0, 1)
 
-    def describe(self, viewer: Viewer, images: ImageSet) -> str:
+    def describe(self, viewer: Viewer, dataset: Dataset) -> str:
         return f"hue {angle(self.degrees, viewer):+.3g}°"
 
 

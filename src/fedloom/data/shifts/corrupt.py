@@ -12,7 +12,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedloom.data.dataset import ImageSet
+from fedloom.data.dataset import Dataset
 from fedloom.data.partition.partition import Index
 from fedloom.data.scheme import register
 from fedloom.data.shifts.shift import Pixels, Shift, Step, Viewer
@@ -34,13 +34,13 @@ class Corrupt(Shift):
         if not 1 <= self.level <= 5:
             raise FedloomError(f"split {self}: the severity must be 1 to 5; write {self.example}")
 
-    def check(self, images: ImageSet, clients: int) -> None:
-        if images.shape[0] not in (1, 3):
+    def check(self, dataset: Dataset, clients: int) -> None:
+        if dataset.shape[0] not in (1, 3):
             raise FedloomError(
-                f"split {self} needs images with one or three channels; {images.name} has {images.shape[0]}"
+                f"split {self} needs images with one or three channels; {dataset.name} has {dataset.shape[0]}"
             )
-        if min(images.shape[1:]) < 4:
-            raise FedloomError(f"split {self} needs images of 4 x 4 pixels or more; {images.name} is smaller")
+        if min(dataset.shape[1:]) < 4:
+            raise FedloomError(f"split {self} needs images of 4 x 4 pixels or more; {dataset.name} is smaller")
         if find_spec("PIL") is None:
             raise FedloomError(f"split {self} needs pillow, which is missing: pip install pillow")
 
@@ -60,5 +60,5 @@ class Corrupt(Shift):
         )
         return np.stack([np.clip(image, 0, 1) for image in corrupted])
 
-    def describe(self, viewer: Viewer, images: ImageSet) -> str:
-        return self.kind(viewer, images.shape[0])
+    def describe(self, viewer: Viewer, dataset: Dataset) -> str:
+        return self.kind(viewer, dataset.shape[0])

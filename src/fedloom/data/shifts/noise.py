@@ -1,7 +1,7 @@
 """Gaussian noise that grows from client to client: client i of N adds noise of deviation SIGMA i/(N-1) to values 0 to 1.
 
 The feature skew of FNR-FL and NIID-Bench. The noise of an image is drawn from one generator per (seed, client, image): it
-is the same in every round and for every method, for training and test images. As in the published code, values are not
+is the same in every round and for every method, for training and test samples. As in the published code, values are not
 clipped, so black and white pixels get the full deviation too; shifted images are stored as float16. Departure: the
 published code draws new noise at every access.
 """
@@ -14,7 +14,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedloom.data.dataset import ImageSet
+from fedloom.data.dataset import Dataset
 from fedloom.data.partition.partition import Index
 from fedloom.data.scheme import register
 from fedloom.data.shifts.shift import Pixels, Shift, Step, Viewer
@@ -46,5 +46,5 @@ class Noise(Shift):
         noise = [viewer.generator(self.name, place).standard_normal(x.shape[1:]) for place in index]
         return np.asarray(x + deviation * np.stack(noise))
 
-    def describe(self, viewer: Viewer, images: ImageSet) -> str:
+    def describe(self, viewer: Viewer, dataset: Dataset) -> str:
         return f"noise {self.sigma * viewer.place:.3g}"

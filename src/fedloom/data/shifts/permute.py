@@ -1,7 +1,7 @@
 """Concept shift: some clients permute the labels of some classes, so no single model fits all clients.
 
 round(SHARE N) clients are drawn. Each draws C' classes (half of them, at least two; or the second number) in random order
-c_1, c_2, …, and relabels c_1 as c_2, c_2 as c_3, and so on in a cycle, in its training and test images.
+c_1, c_2, …, and relabels c_1 as c_2, c_2 as c_3, and so on in a cycle, in its training and test samples.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedloom.data.dataset import ImageSet
+from fedloom.data.dataset import Dataset
 from fedloom.data.partition.partition import Index
 from fedloom.data.scheme import register
 from fedloom.data.shifts.shift import Shift, Step, Viewer
@@ -46,10 +46,10 @@ class Permute(Shift):
         if self.classes is not None and self.classes < 2:
             raise FedloomError(f"split {self}: at least two classes must permute their labels; write permute:0.5:2")
 
-    def check(self, images: ImageSet, clients: int) -> None:
-        if images.classes < 2 or (self.classes or 2) > images.classes:
+    def check(self, dataset: Dataset, clients: int) -> None:
+        if dataset.classes < 2 or (self.classes or 2) > dataset.classes:
             raise FedloomError(
-                f"split {self}: {images.name} has {images.classes} classes; at least {self.classes or 2} are needed"
+                f"split {self}: {dataset.name} has {dataset.classes} classes; at least {self.classes or 2} are needed"
             )
 
     def relabel(self, y: Index, classes: int, viewer: Viewer) -> Index:
@@ -64,8 +64,8 @@ class Permute(Shift):
             labels[cycle] = np.roll(cycle, -1)
         return labels
 
-    def describe(self, viewer: Viewer, images: ImageSet) -> str:
-        labels = self.new_labels(images.classes, viewer)
-        moved = np.flatnonzero(labels != np.arange(images.classes))
-        shown = ", ".join(f"{images.class_names[c]}→{images.class_names[labels[c]]}" for c in moved[:3])
+    def describe(self, viewer: Viewer, dataset: Dataset) -> str:
+        labels = self.new_labels(dataset.classes, viewer)
+        moved = np.flatnonzero(labels != np.arange(dataset.classes))
+        shown = ", ".join(f"{dataset.class_names[c]}→{dataset.class_names[labels[c]]}" for c in moved[:3])
         return f"{shown}{' …' if len(moved) > 3 else ''}" if len(moved) else "own labels"

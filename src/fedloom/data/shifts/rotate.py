@@ -11,7 +11,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedloom.data.dataset import ImageSet
+from fedloom.data.dataset import Dataset
 from fedloom.data.partition.partition import Index
 from fedloom.data.scheme import register
 from fedloom.data.shifts.shift import Pixels, Shift, Step, Viewer
@@ -38,7 +38,7 @@ class Rotate(Shift):
     def apply(self, x: Pixels, index: Index, viewer: Viewer) -> Pixels:
         return rotated(x, angle(self.degrees, viewer))
 
-    def describe(self, viewer: Viewer, images: ImageSet) -> str:
+    def describe(self, viewer: Viewer, dataset: Dataset) -> str:
         return f"rotated {angle(self.degrees, viewer):.3g}°"
 
 

@@ -12,7 +12,7 @@ from typing import ClassVar, Literal
 import numpy as np
 import numpy.typing as npt
 
-from fedloom.data.dataset import ImageSet
+from fedloom.data.dataset import Dataset
 from fedloom.data.partition.partition import Index
 from fedloom.data.scheme import Scheme
 from fedloom.rng import numpy_generator
@@ -43,7 +43,7 @@ class Viewer:
 
 
 class Shift(Scheme):
-    """Applied to the training and test images of a client alike. Override `apply`, `relabel` or both."""
+    """Applied to the training and test samples of a client alike. Override `apply`, `relabel` or both."""
 
     group: ClassVar[str] = "what is seen"
     step: ClassVar[Step]
@@ -57,7 +57,7 @@ class Shift(Scheme):
     def changes_labels(self) -> bool:
         return type(self).relabel is not Shift.relabel
 
-    def check(self, images: ImageSet, clients: int) -> None:
+    def check(self, dataset: Dataset, clients: int) -> None:
         """Raise an error if the shift does not apply to these images."""
 
     def apply(self, x: Pixels, index: Index, viewer: Viewer) -> Pixels:
@@ -69,5 +69,5 @@ class Shift(Scheme):
         return y
 
     @abstractmethod
-    def describe(self, viewer: Viewer, images: ImageSet) -> str:
+    def describe(self, viewer: Viewer, dataset: Dataset) -> str:
         """What this client sees, in a word or two."""

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from fedloom.data.arrays import Array, ImageArrays
+from fedloom.data.arrays import Array, DatasetArrays
 from fedloom.errors import FedloomError
 
 LARGEST = 4096
@@ -22,7 +22,7 @@ def check_resize(side: object) -> int | None:
     )
 
 
-def resized(arrays: ImageArrays, side: int) -> ImageArrays:
+def resized(arrays: DatasetArrays, side: int) -> DatasetArrays:
     return replace(arrays, train_x=_resize(arrays.train_x, side), test_x=_resize(arrays.test_x, side))
 
 

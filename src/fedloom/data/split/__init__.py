@@ -1,4 +1,4 @@
-"""Splits: which client holds which images, and what it sees. Importing this package registers every built-in term."""
+"""Splits: which client holds which samples, and what it sees. Importing this package registers every built-in term."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedloom.data import partition, shifts
-from fedloom.data.dataset import ImageSet
+from fedloom.data.dataset import Dataset
 from fedloom.data.partition.draws import partition_or_advise
 from fedloom.data.partition.partition import Index, Partition
 from fedloom.data.partition.partitioner import Partitioner, Request
@@ -27,7 +27,7 @@ for _folder in (partition, shifts):
 
 def stages(
     spec: str,
-    images: ImageSet,
+    dataset: Dataset,
     clients: int,
     seed: int,
     pool: npt.NDArray[np.integer] | None = None,
@@ -36,8 +36,8 @@ def stages(
 ) -> tuple[ClientViews, ...]:
     """All stages of a split. They depend on the seed only, not on the method or the machine.
 
-    `pool`: the training images that clients may hold (default: all). `known`: stored partitions, one per stage, used instead
-    of new ones. `further`: training images that every client also holds.
+    `pool`: the training samples that clients may hold (default: all). `known`: stored partitions, one per stage, used instead
+    of new ones. `further`: training samples that every client also holds.
     """
     parsed = parse(spec)
     if known and len(known) != len(parsed):
@@ -51,17 +51,17 @@ def stages(
             partitions.append(partitions[-1])
         else:
             scope = () if stage.begin == 1 else ("from", str(stage.begin))  # a later stage has draws of its own
-            made = partition_or_advise(stage.partitioner, _request(images, clients, seed, pool, scope))
+            made = partition_or_advise(stage.partitioner, _request(dataset, clients, seed, pool, scope))
             partitions.append(made if further is None else made.with_extra(further))
-        views.append(ClientViews(stage.begin, partitions[-1], stage.shifts, images, seed))
+        views.append(ClientViews(stage.begin, partitions[-1], stage.shifts, dataset, seed))
     return tuple(views)
 
 
 def split(
-    spec: str, images: ImageSet, clients: int, seed: int, pool: npt.NDArray[np.integer] | None = None
+    spec: str, dataset: Dataset, clients: int, seed: int, pool: npt.NDArray[np.integer] | None = None
 ) -> Partition:
     """The partition of the first stage."""
-    return stages(spec, images, clients, seed, pool)[0].partition
+    return stages(spec, dataset, clients, seed, pool)[0].partition
 
 
 def stage_rounds(spec: str) -> list[int]:
@@ -89,22 +89,22 @@ def list_splits() -> list[dict[str, str]]:
 
 
 def _request(
-    images: ImageSet, clients: int, seed: int, pool: npt.NDArray[np.integer] | None, scope: tuple[str, ...]
+    dataset: Dataset, clients: int, seed: int, pool: npt.NDArray[np.integer] | None, scope: tuple[str, ...]
 ) -> Request:
-    count = len(images.train_y)
+    count = len(dataset.train_y)
     allowed = np.arange(count) if pool is None else _checked(pool, count)
     if isinstance(clients, bool) or not isinstance(clients, int) or not 1 <= clients <= len(allowed):
         raise FedloomError(
-            f"clients is {clients!r}; allowed is 1 to {len(allowed)}, the number of training images that clients can hold"
+            f"clients is {clients!r}; allowed is 1 to {len(allowed)}, the number of training samples that clients can hold"
         )
-    return Request(images, clients, seed, allowed, np.arange(len(images.test_y)), scope)
+    return Request(dataset, clients, seed, allowed, np.arange(len(dataset.test_y)), scope)
 
 
 def _checked(pool: npt.NDArray[np.integer], count: int) -> Index:
     values = np.asarray(pool)
     if values.ndim != 1 or values.dtype.kind not in "iu" or len(values) == 0:
-        raise FedloomError("pool must be a non-empty list of indices of training images")
+        raise FedloomError("pool must be a non-empty list of indices of training samples")
     allowed = np.unique(values).astype(np.int64)
     if allowed[0] < 0 or allowed[-1] >= count or len(allowed) != len(values):
-        raise FedloomError(f"pool must hold indices 0 to {count - 1} of training images, each once")
+        raise FedloomError(f"pool must hold indices 0 to {count - 1} of training samples, each once")
     return allowed

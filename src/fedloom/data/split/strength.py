@@ -36,15 +36,15 @@ class Strength:
     size_gini: float
     size_ratio: float  # largest over smallest
     domain_overlap: float | None
-    unheld: int  # training images that no client holds
-    shared_tests: int  # test images that several clients hold
+    unheld: int  # training samples that no client holds
+    shared_tests: int  # test samples that several clients hold
 
     def to_json(self) -> dict[str, float | int | None]:
         return asdict(self)
 
 
 def strength(views: ClientViews) -> Strength:
-    partition, images = views.partition, views.images
+    partition, dataset = views.partition, views.dataset
     counts, sizes = class_counts(views), np.diff(partition.train_offsets)
     pooled = counts.sum(0) / counts.sum()
     return Strength(
@@ -58,14 +58,14 @@ def strength(views: ClientViews) -> Strength:
         size_gini=gini(sizes),
         size_ratio=float(sizes.max() / max(sizes.min(), 1)),
         domain_overlap=_domain_overlap(views),
-        unheld=len(images.train_y) - len(np.unique(partition.train_index)),
+        unheld=len(dataset.train_y) - len(np.unique(partition.train_index)),
         shared_tests=int((np.bincount(partition.test_index, minlength=1) > 1).sum()),
     )
 
 
 def class_counts(views: ClientViews) -> Index:
-    """Numbers of training images by client and class."""
-    classes = views.images.classes
+    """Numbers of training samples by client and class."""
+    classes = views.dataset.classes
     return np.stack([np.bincount(y, minlength=classes) for y in views.train_labels()])
 
 
@@ -102,7 +102,7 @@ def overlap(p: Floats) -> float:
 
 
 def _domain_overlap(views: ClientViews) -> float | None:
-    domain, partition = views.images.train_domain, views.partition
+    domain, partition = views.dataset.train_domain, views.partition
     if domain is None:
         return None
     numbers = domain.numpy()

@@ -5,7 +5,7 @@ It is computed on first use, by any process, and cached in memory that all worke
 client and image, so it does not matter which process computes it, or if two do. It is stored as uint8 if the dataset's
 values are 0 to 255 and the shifts keep that range, else as float16.
 
-The pooled test set contains every test image once, as its client sees it. If several clients hold an image, one of them is
+The pooled test set contains every test sample once, as its client sees it. If several clients hold an image, one of them is
 drawn; if no client holds it, any client is drawn.
 """
 
@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from fedloom.data.arrays import Array
-from fedloom.data.dataset import ImageSet
+from fedloom.data.dataset import Dataset
 from fedloom.data.partition.partition import Index, Partition
 from fedloom.data.shifts.shift import Part, Pixels, Shift, Viewer
 from fedloom.rng import numpy_generator
@@ -28,7 +28,7 @@ BLOCK = 256  # images shifted at a time
 
 
 @dataclass(frozen=True)
-class LabeledImages:
+class LabeledSamples:
     """The images x[rows] and their labels y, in the same order."""
 
     x: Tensor  # N,H,W,C with values 0 to the dataset's scale
@@ -38,48 +38,48 @@ class LabeledImages:
     def __len__(self) -> int:
         return len(self.rows)
 
-    def __getitem__(self, some: slice | Tensor) -> LabeledImages:
-        return LabeledImages(self.x, self.rows[some], self.y[some])
+    def __getitem__(self, some: slice | Tensor) -> LabeledSamples:
+        return LabeledSamples(self.x, self.rows[some], self.y[some])
 
 
 class ClientViews:
     """What each client holds and sees in one stage of a split, which starts with round `begin`."""
 
     def __init__(
-        self, begin: int, partition: Partition, shifts: tuple[Shift, ...], images: ImageSet, seed: int
+        self, begin: int, partition: Partition, shifts: tuple[Shift, ...], dataset: Dataset, seed: int
     ) -> None:
-        self.begin, self.partition, self.shifts, self.images, self.seed = begin, partition, shifts, images, seed
+        self.begin, self.partition, self.shifts, self.dataset, self.seed = begin, partition, shifts, dataset, seed
         for shift in shifts:
-            shift.check(images, partition.clients)
+            shift.check(dataset, partition.clients)
         self._train = self._test = None
-        self.pooled_rows = np.arange(len(images.test_y))
+        self.pooled_rows = np.arange(len(dataset.test_y))
         if shifts:
             index, client_of = partition.test_index, _client_of(partition.test_offsets)
-            self.pooled_rows, unheld, drawn = _pooled_rows(index, len(images.test_y), partition.clients, seed)
+            self.pooled_rows, unheld, drawn = _pooled_rows(index, len(dataset.test_y), partition.clients, seed)
             self._train = ShiftedImages(self, "train", partition.train_index, _client_of(partition.train_offsets))
             self._test = ShiftedImages(
                 self, "test", np.concatenate([index, unheld]), np.concatenate([client_of, drawn])
             )
 
     @property
-    def one_view_per_image(self) -> bool:
-        """Whether each test image looks the same in the pooled test set and to all clients that hold it."""
+    def one_view_per_sample(self) -> bool:
+        """Whether each test sample looks the same in the pooled test set and to all clients that hold it."""
         if not self.shifts:
             return True
         return bool((self.pooled_rows[self.partition.test_index] == np.arange(len(self.partition.test_index))).all())
 
-    def train(self, client: int) -> LabeledImages:
-        """A client's training images."""
+    def train(self, client: int) -> LabeledSamples:
+        """A client's training samples."""
         if self._train is None:
-            return _unchanged(self.images.train_x, self.images.train_y, self.partition.train(client))
+            return _unchanged(self.dataset.train_x, self.dataset.train_y, self.partition.train(client))
         offsets = self.partition.train_offsets
         return self._train.rows(np.arange(offsets[client], offsets[client + 1]))
 
-    def by_image(self, index: Index) -> LabeledImages:
-        """These training images of the dataset, each as its client sees it (the first, if several hold it)."""
+    def by_index(self, index: Index) -> LabeledSamples:
+        """These training samples of the dataset, each as its client sees it (the first, if several hold it)."""
         if self._train is None:
-            return _unchanged(self.images.train_x, self.images.train_y, index)
-        row = np.zeros(len(self.images.train_y), np.int64)
+            return _unchanged(self.dataset.train_x, self.dataset.train_y, index)
+        row = np.zeros(len(self.dataset.train_y), np.int64)
         row[self.partition.train_index[::-1]] = np.arange(len(self.partition.train_index))[::-1]
         return self._train.rows(row[index])
 
@@ -89,35 +89,35 @@ class ClientViews:
 
     def held_labels(self) -> Index:
         """The same in one array, in the order of the partition: 100,000 small arrays would take ten megabytes."""
-        return self.images.train_y.numpy()[self.partition.train_index] if self._train is None else self._train.labels
+        return self.dataset.train_y.numpy()[self.partition.train_index] if self._train is None else self._train.labels
 
-    def test(self, client: int) -> LabeledImages:
-        """A client's test images."""
+    def test(self, client: int) -> LabeledSamples:
+        """A client's test samples."""
         if self._test is None:
-            return _unchanged(self.images.test_x, self.images.test_y, self.partition.test(client))
+            return _unchanged(self.dataset.test_x, self.dataset.test_y, self.partition.test(client))
         offsets = self.partition.test_offsets
         return self._test.rows(np.arange(offsets[client], offsets[client + 1]))
 
-    def pooled(self, begin: int, end: int) -> LabeledImages:
+    def pooled(self, begin: int, end: int) -> LabeledSamples:
         """Images begin to end of the pooled test set, in the order of the dataset."""
         if self._test is None:
-            return _unchanged(self.images.test_x, self.images.test_y, np.arange(begin, end))
+            return _unchanged(self.dataset.test_x, self.dataset.test_y, np.arange(begin, end))
         return self._test.rows(self.pooled_rows[begin:end])
 
-    def clean(self, begin: int, end: int) -> LabeledImages:
+    def clean(self, begin: int, end: int) -> LabeledSamples:
         """The same images without shifts."""
-        return _unchanged(self.images.test_x, self.images.test_y, np.arange(begin, end))
+        return _unchanged(self.dataset.test_x, self.dataset.test_y, np.arange(begin, end))
 
     def viewer(self, client: int, part: Part) -> Viewer:
         return Viewer(client, self.partition.clients, self.seed, part)
 
     def shifted(self, client: int, part: Part, index: Index) -> Array:
         """Images of the dataset as a client sees them; not cached."""
-        source = self.images.train_x if part == "train" else self.images.test_x
-        x: Pixels = source.numpy()[index] / self.images.scale
+        source = self.dataset.train_x if part == "train" else self.dataset.test_x
+        x: Pixels = source.numpy()[index] / self.dataset.scale
         for shift in self.shifts:
             x = shift.apply(x, index, self.viewer(client, part))
-        levels = x * self.images.scale
+        levels = x * self.dataset.scale
         if self.dtype == np.uint8:
             return np.round(np.clip(levels, 0, 255)).astype(np.uint8)
         return levels.astype(np.float16)
@@ -125,17 +125,17 @@ class ClientViews:
     @property
     def dtype(self) -> type[np.generic]:
         """Of the cached images."""
-        fits = self.images.scale == 255 and not any(shift.leaves_range for shift in self.shifts)
+        fits = self.dataset.scale == 255 and not any(shift.leaves_range for shift in self.shifts)
         return np.uint8 if fits else np.float16
 
 
 class ShiftedImages:
-    """Rows of images, each as one client sees it; computed on first use and cached in shared memory."""
+    """Rows of samples, each as one client sees it; computed on first use and cached in shared memory."""
 
     def __init__(self, views: ClientViews, part: Part, index: Index, client_of: Index) -> None:
         self._views, self._part, self._index, self._client_of = views, part, index, client_of
-        images = views.images
-        source, y = (images.train_x, images.train_y) if part == "train" else (images.test_x, images.test_y)
+        dataset = views.dataset
+        source, y = (dataset.train_x, dataset.train_y) if part == "train" else (dataset.test_x, dataset.test_y)
         self.labels = np.asarray(y.numpy()[index])
         for shift in views.shifts:
             if shift.changes_labels:
@@ -148,10 +148,10 @@ class ShiftedImages:
         self._x = _shared_zeros(shape, views.dtype)
         self._ready = _shared_zeros(shape[:1], np.uint8)
 
-    def rows(self, rows: Index) -> LabeledImages:
+    def rows(self, rows: Index) -> LabeledSamples:
         y = torch.from_numpy(self.labels[rows])
         if self._source is not None:
-            return LabeledImages(self._source, torch.from_numpy(self._index[rows]), y)
+            return LabeledSamples(self._source, torch.from_numpy(self._index[rows]), y)
         missing = rows[self._ready[rows] == 0]
         for client in np.unique(self._client_of[missing]):
             own = missing[self._client_of[missing] == client]
@@ -159,10 +159,10 @@ class ShiftedImages:
                 block = own[begin : begin + BLOCK]
                 self._x[block] = self._views.shifted(int(client), self._part, self._index[block])
                 self._ready[block] = 1  # after the image is complete: another worker may read at any moment
-        return LabeledImages(torch.from_numpy(self._x), torch.from_numpy(rows), y)
+        return LabeledSamples(torch.from_numpy(self._x), torch.from_numpy(rows), y)
 
     def _relabel(self, shift: Shift) -> None:
-        classes = self._views.images.classes
+        classes = self._views.dataset.classes
         order = np.argsort(self._client_of, kind="stable")
         for own in np.split(order, np.flatnonzero(np.diff(self._client_of[order])) + 1):
             if len(own):
@@ -171,7 +171,7 @@ class ShiftedImages:
 
 
 def _pooled_rows(index: Index, count: int, clients: int, seed: int) -> tuple[Index, Index, Index]:
-    """A row for every test image: one of the rows of `index`, or an additional one if no client holds the image.
+    """A row for every test sample: one of the rows of `index`, or an additional one if no client holds the image.
 
     Returns the rows; the images of the additional rows; and the client drawn for each of those.
     """
@@ -188,9 +188,9 @@ def _client_of(offsets: Index) -> Index:
     return np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
 
 
-def _unchanged(x: Tensor, y: Tensor, index: Index) -> LabeledImages:
+def _unchanged(x: Tensor, y: Tensor, index: Index) -> LabeledSamples:
     rows = torch.from_numpy(index)
-    return LabeledImages(x, rows, y[rows])
+    return LabeledSamples(x, rows, y[rows])
 
 
 def _shared_zeros(shape: tuple[int, ...], dtype: type[np.generic]) -> Array:

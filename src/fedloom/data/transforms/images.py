@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from fedloom.data.dataset import ImageSet
+from fedloom.data.dataset import Dataset
 from fedloom.data.transforms.normalize import normalization
 from fedloom.errors import FedloomError
 
@@ -21,7 +21,7 @@ PADDING = 4  # pixels on each side, for the random crop
 
 @dataclass(frozen=True)
 class Pipeline:
-    """From uint8 B,H,W,C (float16 for some shifted images) to float32 B,C,H,W, channels last: (x / scale - mean) / std."""
+    """From uint8 B,H,W,C (float16 for some shifted samples) to float32 B,C,H,W, channels last: (x / scale - mean) / std."""
 
     scale: float
     mean: tuple[float, ...]
@@ -33,9 +33,9 @@ class Pipeline:
             raise FedloomError(f"augment is {self.augment!r}; allowed are {', '.join(get_args(Augment))}")
 
     @classmethod
-    def of(cls, images: ImageSet, normalize: object = "set", augment: Augment = "none") -> Pipeline:
-        mean, std = normalization(normalize, (images.mean, images.std), images.name)
-        return cls(images.scale, mean, std, augment)
+    def of(cls, dataset: Dataset, normalize: object = "set", augment: Augment = "none") -> Pipeline:
+        mean, std = normalization(normalize, (dataset.mean, dataset.std), dataset.name)
+        return cls(dataset.scale, mean, std, augment)
 
     def __call__(self, x: Tensor, generator: torch.Generator | None) -> Tensor:
         """With a generator: augmented by its draws. Without: for evaluation."""

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedloom.data import ImageSet
+from fedloom.data import Dataset
 from fedloom.deploy.flower.app import RECIPE, canonical, check_federated, check_sites, listed, sizes
 from fedloom.deploy.flower.plan import blank_experiment
 from fedloom.engine.experiment import Experiment, prepare
@@ -48,7 +48,7 @@ clientapp = "{package}.client_app:app"
 out = "{out}" # the server's run folder
 resume = false # continue the run in it
 data = "{data}" # split: every node uses its share of the recipe's data | sites: every node has its own data="…"
-test = "{test}" # sites only: an npz with test images for the server; empty: the sites evaluate
+test = "{test}" # sites only: an npz with test samples for the server; empty: the sites evaluate
 scale = {scale} # sites only: inputs are x / scale, then normalized as in the recipe
 shape = "{shape}" # sites only: of an image, such as 3x32x32; empty: as the sites report
 classes = "{classes}" # sites only: names separated by commas; empty: as the sites report
@@ -147,7 +147,7 @@ def init(
         "data": data,
         "test": Path(test).expanduser().resolve() if test else "",
         "roster": Path(roster).expanduser().resolve() if roster else "",
-        "scale": inputs.scale if inputs else experiment.data.images.scale,
+        "scale": inputs.scale if inputs else experiment.data.dataset.scale,
         "shape": "x".join(map(str, inputs.shape)) if inputs else "",
         "classes": ",".join(inputs.classes) if inputs else "",
         "rounds": recipe.rounds,
@@ -191,32 +191,32 @@ def _normalized(recipe: Recipe, experiment: Experiment) -> Recipe:
     """`normalize: set` as numbers: those of the data that the recipe was tried on."""
     if recipe.data.normalize != "set":
         return recipe
-    images = experiment.data.images
-    return recipe.changed(data={**recipe.data.model_dump(), "normalize": [list(images.mean), list(images.std)]})
+    dataset = experiment.data.dataset
+    return recipe.changed(data={**recipe.data.model_dump(), "normalize": [list(dataset.mean), list(dataset.std)]})
 
 
 def write_sites(folder: Path, given: Recipe) -> list[Path]:
     """Write the data of each client of a recipe to a file of its own."""
     experiment = prepare(canonical(given))
-    images, partition = experiment.data.images, experiment.data.partition
+    dataset, partition = experiment.data.dataset, experiment.data.partition
     folder.mkdir(parents=True, exist_ok=True)
     paths = []
     for client in range(partition.clients):
         train, test = partition.train(client), partition.test(client)
         if not len(test):
-            raise FedloomError(f"split: client {client} has no test images; every site needs some")
+            raise FedloomError(f"split: client {client} has no test samples; every site needs some")
         path = folder / f"site-{client}.npz"
         with path.open("wb") as file:
-            np.savez(file, **_content(images, train, test))  # type: ignore[arg-type]
+            np.savez(file, **_content(dataset, train, test))  # type: ignore[arg-type]
         paths.append(path)
     return paths
 
 
-def _content(images: ImageSet, train: np.ndarray, test: np.ndarray) -> dict[str, np.ndarray]:
+def _content(dataset: Dataset, train: np.ndarray, test: np.ndarray) -> dict[str, np.ndarray]:
     return {
-        "train_x": images.train_x[train].numpy(),
-        "train_y": images.train_y[train].numpy(),
-        "test_x": images.test_x[test].numpy(),
-        "test_y": images.test_y[test].numpy(),
-        "class_names": np.array(images.class_names),
+        "train_x": dataset.train_x[train].numpy(),
+        "train_y": dataset.train_y[train].numpy(),
+        "test_x": dataset.test_x[test].numpy(),
+        "test_y": dataset.test_y[test].numpy(),
+        "class_names": np.array(dataset.class_names),
     }

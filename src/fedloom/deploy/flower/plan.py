@@ -56,8 +56,8 @@ NUMBERS = {
     "loss": "mean training loss",
     "steps": "number of local steps",
     "seconds": "training time",
-    "correct": "correct predictions on its own test images, with the global or its own model",
-    "total": "number of its test images",
+    "correct": "correct predictions on its own test samples, with the global or its own model",
+    "total": "number of its test samples",
 }
 
 
@@ -68,11 +68,11 @@ def blank_experiment(recipe: Recipe, shape: tuple[int, int, int], classes: int) 
     data = {**recipe.data.model_dump(), "public_from": None, "validation": 0.0, "images": None, "public": 0.0}
     if recipe.data.normalize == "set":
         data["normalize"] = "none"
-    images = sites.images()
+    dataset = sites.dataset()
     experiment_recipe = recipe.changed(data=data)
     count = 1 if recipe.data.public or recipe.data.public_from else 0
-    public = Public(images.train_x, torch.zeros(count, dtype=torch.int64), Pipeline.of(images, "none"))
-    return prepare(experiment_recipe, sized(one, one), images=images, public=public)
+    public = Public(dataset.train_x, torch.zeros(count, dtype=torch.int64), Pipeline.of(dataset, "none"))
+    return prepare(experiment_recipe, sized(one, one), dataset=dataset, public=public)
 
 
 def plan(experiment: Experiment, recipe: Recipe | None = None) -> DisclosurePlan:
@@ -90,7 +90,7 @@ def plan(experiment: Experiment, recipe: Recipe | None = None) -> DisclosurePlan
     sent: dict[str, list[PlanRow]] = {
         JOIN: [
             PlanRow("partition-id, name", "text", 0, "from the node config"),
-            PlanRow("train, test", "number", 2 * BYTES, "number of training and test images"),
+            PlanRow("train, test", "number", 2 * BYTES, "number of training and test samples"),
             PlanRow("shape, class_names", "text", 0, "channels, height and width of an image; names of the classes"),
             PlanRow("version, digest", "text", 0, "of fedloom and of the recipe"),
             PlanRow("key, signature", "text", 0, "the site's public key, and proof that it holds the private one"),

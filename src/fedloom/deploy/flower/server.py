@@ -77,8 +77,8 @@ def _new(
     if settings.data == "split":
         experiment = prepare(named)
         app.check_federated(experiment)
-        images = experiment.data.images
-        sites = Sites(federation, "split", images.shape, images.class_names, images.scale)
+        dataset = experiment.data.dataset
+        sites = Sites(federation, "split", dataset.shape, dataset.class_names, dataset.scale)
         return experiment, create(experiment, path, sites), bindings
     tested = load(settings.test, recipe.data.resize) if settings.test else None
     facts = _collect_facts(FlowerTransport(grid, recipe.digest()), recipe, bindings, log)
@@ -88,7 +88,7 @@ def _new(
         names, shape = tested.class_names, tested.shape
     sites = Sites(federation, "sites", shape, names, settings.scale, settings.test or None)
     partition = sized([site.train for site in facts], [site.test for site in facts])
-    experiment = prepare(named, partition, images=sites.images(tested))
+    experiment = prepare(named, partition, dataset=sites.dataset(tested))
     app.check_federated(experiment)
     return experiment, create(experiment, path, sites), bindings
 
@@ -105,7 +105,7 @@ def _resumed(
     if folder.finished:
         raise FedloomError(f"out: {path} is finished")
     tested = load(sites.test, recipe.data.resize) if sites.test else None
-    experiment = folder.experiment(sites.images(tested) if sites.data == "sites" else None)
+    experiment = folder.experiment(sites.dataset(tested) if sites.data == "sites" else None)
     experiment = experiment.with_recipe(stored.changed(deploy=recipe.deploy.model_dump()))
     app.check_federated(experiment)
     return experiment, folder, KeyBindings(sites.federation, recipe.digest(), roster)

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from fedloom.data import ImageSet, Pipeline, load
+from fedloom.data import Dataset, Pipeline, load
 from fedloom.deploy.messages.schema import FederationInfo
 from fedloom.deploy.site.config import NodeConfig
 from fedloom.deploy.site.private import Refusal
@@ -19,7 +19,7 @@ from fedloom.errors import FedloomError
 from fedloom.recipe import Recipe
 
 
-def own_images(recipe: Recipe, node: NodeConfig) -> ImageSet:
+def own_dataset(recipe: Recipe, node: NodeConfig) -> Dataset:
     if node.data is None:
         raise Refusal("node config: data is missing; every site of this federation needs its own")
     source = node.data
@@ -36,15 +36,15 @@ def site_experiment(
         if node.data is not None:
             raise Refusal("node config: data is given, but this federation is a trial on the recipe's own data")
         return prepare(recipe, initial=initial)
-    images = own_images(recipe, node)  # not in the block below: why loading failed is not for the server to know
+    dataset = own_dataset(recipe, node)  # not in the block below: why loading failed is not for the server to know
     try:
-        images = fitted(images, info.sites)
+        dataset = fitted(dataset, info.sites)
     except FedloomError as error:
         raise Refusal(str(error)) from None
     public = None
-    if info.public:  # public images are at the server; a site needs only their number
+    if info.public:  # public samples are at the server; a site needs only their number
         labels = torch.full((info.public,), 0 if info.labeled else -1)
-        public = Public(images.train_x[:0], labels, Pipeline.of(images, recipe.data.normalize))
+        public = Public(dataset.train_x[:0], labels, Pipeline.of(dataset, recipe.data.normalize))
         recipe = recipe.changed(data={**recipe.data.model_dump(), "public_from": None})
-    partition = alone(node.client, recipe.clients, images)
-    return prepare(recipe, partition, initial, images=images, samples=info.samples, public=public)
+    partition = alone(node.client, recipe.clients, dataset)
+    return prepare(recipe, partition, initial, dataset=dataset, samples=info.samples, public=public)

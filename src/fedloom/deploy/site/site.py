@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from fedloom.data import ImageSet
+from fedloom.data import Dataset
 from fedloom.deploy.messages.checked import Tensors
 from fedloom.deploy.messages.schema import (
     NAME_LENGTH,
@@ -20,7 +20,7 @@ from fedloom.deploy.messages.schema import (
 from fedloom.deploy.messages.wire import ArrivedTensors
 from fedloom.deploy.site import private
 from fedloom.deploy.site.config import NodeConfig
-from fedloom.deploy.site.local_data import own_images
+from fedloom.deploy.site.local_data import own_dataset
 from fedloom.deploy.site.private import Refusal
 from fedloom.deploy.site.worker import Answer, SiteWorker, read_expected
 from fedloom.engine.tasks import ClientTask
@@ -47,8 +47,8 @@ class Site:
     def answer(self, order: Order, arrived: ArrivedTensors) -> Answer:
         self.check_recipe(order)
         if isinstance(order, HelloOrder):
-            images = own_images(self.recipe, self.node)
-            return self.facts(images, len(images.train_y), len(images.test_y)), {}
+            dataset = own_dataset(self.recipe, self.node)
+            return self.facts(dataset, len(dataset.train_y), len(dataset.test_y)), {}
         if isinstance(order, JoinOrder):
             return self.join(order.info.value(), _only(read_expected(arrived, None), "initial"))
         if isinstance(order, TaskOrder):
@@ -79,16 +79,16 @@ class Site:
         if unknown := set(initial) - set(experiment.program.layout.entries):
             raise Refusal(f"got initial weights with {shown(min(unknown))}, which the recipe's net does not have")
         partition, client = experiment.data.partition, self.node.client
-        return self.facts(experiment.data.images, len(partition.train(client)), len(partition.test(client))), {}
+        return self.facts(experiment.data.dataset, len(partition.train(client)), len(partition.test(client))), {}
 
-    def facts(self, images: ImageSet, train: int, test: int) -> dict[str, Any]:
+    def facts(self, dataset: Dataset, train: int, test: int) -> dict[str, Any]:
         """All that a site reports about itself and its data."""
         return {
             "name": cleaned(self.node.name, NAME_LENGTH),
             "train": train,
             "test": test,
-            "shape": list(images.shape),
-            "class_names": list(images.class_names),
+            "shape": list(dataset.shape),
+            "class_names": list(dataset.class_names),
             "version": __version__,
         }
 

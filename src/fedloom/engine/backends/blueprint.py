@@ -75,8 +75,8 @@ def built(experiment: Experiment) -> dict[str, Any]:
     return {
         "fedloom": __version__,
         "torch": torch.__version__,
-        "images": experiment.data.images.digest,
-        "public images": hashlib.blake2b(experiment.data.public.x.numpy().tobytes(), digest_size=8).hexdigest(),
+        "images": experiment.data.dataset.digest,
+        "public samples": hashlib.blake2b(experiment.data.public.x.numpy().tobytes(), digest_size=8).hexdigest(),
         "method": experiment.program.method.spelled(),
         "tensors": shapes,
     }

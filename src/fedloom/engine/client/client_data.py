@@ -7,7 +7,7 @@ from time import perf_counter
 import torch
 from torch import Tensor
 
-from fedloom.data import LabeledImages
+from fedloom.data import LabeledSamples
 from fedloom.engine.client.replica import Replica
 from fedloom.engine.client.samples import Samples, held_back
 from fedloom.engine.timing import Preparing
@@ -36,27 +36,27 @@ class ClientData:
         experiment, device = self._replica.experiment, self._replica.device
         alone = not self._replica.normalizers
         if isinstance(data, Tensor):
-            return Samples(experiment, self.stage.by_image(data.numpy()), device, alone)
+            return Samples(experiment, self.stage.by_index(data.numpy()), device, alone)
         if data not in self._samples:
             began, pipeline = perf_counter(), None
             if data == "own":
-                pictures = self._own()
+                labeled = self._own()
             elif data == "held":
-                pictures = held_back(experiment)
-                if not len(pictures):
+                labeled = held_back(experiment)
+                if not len(labeled):
                     raise FedloomError("method: it works on images that are held back; set data.validation above 0")
             else:
                 public = experiment.data.public
-                pictures, pipeline = LabeledImages(public.x, torch.arange(len(public.y)), public.y), public.pipeline
-                if not len(pictures):
-                    raise FedloomError("method: it works on public images; set data.public above 0")
-            self._samples[data] = Samples(experiment, pictures, device, alone, pipeline)
+                labeled, pipeline = LabeledSamples(public.x, torch.arange(len(public.y)), public.y), public.pipeline
+                if not len(labeled):
+                    raise FedloomError("method: it works on public samples; set data.public above 0")
+            self._samples[data] = Samples(experiment, labeled, device, alone, pipeline)
             Preparing.since(began)
         return self._samples[data]
 
-    def _own(self) -> LabeledImages:
+    def _own(self) -> LabeledSamples:
         if self._client is None:
             raise FedloomError("method: the server has no images of its own; name others")
         if self._pooled:
-            return self.stage.by_image(self._replica.experiment.training(self._client, self._round))
+            return self.stage.by_index(self._replica.experiment.training(self._client, self._round))
         return self.stage.train(self._client)

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedloom.data import LabeledImages
+from fedloom.data import LabeledSamples
 from fedloom.engine.client.batches import cut
 from fedloom.engine.client.expected_steps import ExpectedSteps, local_phases
 from fedloom.engine.client.losses import MethodLoss
@@ -110,23 +110,23 @@ class Replica:
         if borrowed and self.recipe.bn == "local":
             use_test_batch(self.normalizers)
 
-    def hits(self, pictures: LabeledImages, borrowed: bool = False, counts: Tensor | None = None) -> Tensor:
+    def hits(self, labeled: LabeledSamples, borrowed: bool = False, counts: Tensor | None = None) -> Tensor:
         """Which of these images the net classifies correctly. `borrowed`: as in `evaluating`. `counts`: the net is the
         own model of a client with these class counts."""
         self.evaluating(borrowed)
         hits = []
         size = self.recipe.eval_batch
         # layers that draw in evaluation get the same draws for any number of workers
-        first = int(pictures.rows[0]) if len(pictures) else 0
-        validation = int(pictures.x is self.experiment.data.images.train_x)
-        key = (self.recipe.seed, FORWARD_EVALUATING, self.round, validation, first, len(pictures))
+        first = int(labeled.rows[0]) if len(labeled) else 0
+        validation = int(labeled.x is self.experiment.data.dataset.train_x)
+        key = (self.recipe.seed, FORWARD_EVALUATING, self.round, validation, first, len(labeled))
         with torch.no_grad(), self.autocast(), seeded(*key):
-            for stretch in cut(len(pictures), size, alone=not self.normalizers):
-                batch = self.experiment.data.pipeline(pictures.x[pictures.rows[stretch]], None).to(self.device)
+            for stretch in cut(len(labeled), size, alone=not self.normalizers):
+                batch = self.experiment.data.pipeline(labeled.x[labeled.rows[stretch]], None).to(self.device)
                 logits = self.net(batch)
                 if self._own_logits is not None and counts is not None:
                     logits = self._own_logits.own_logits(logits, counts)
-                hits.append(logits.argmax(1).cpu() == pictures.y[stretch])
+                hits.append(logits.argmax(1).cpu() == labeled.y[stretch])
         return torch.cat(hits) if hits else torch.empty(0, dtype=torch.bool)
 
 

@@ -8,29 +8,29 @@ from time import perf_counter
 import torch
 from torch import Tensor
 
-from fedloom.data import LabeledImages, Pipeline
+from fedloom.data import LabeledSamples, Pipeline
 from fedloom.engine.client.batches import cut
 from fedloom.engine.experiment import Experiment
 from fedloom.engine.timing import Preparing
 
 PREPARED_BYTES = 64 << 20  # up to this size, images are converted to floats once per task
 
-SampleBatch = tuple[Tensor, Tensor, Tensor]  # images, labels, their indices among the samples
+SampleBatch = tuple[Tensor, Tensor, Tensor]  # inputs, labels, their indices among the samples
 
 
 class Samples:
-    """`pipeline`: transforms of these images, if not the experiment's. `alone`: a batch may hold a single sample."""
+    """`pipeline`: transforms of these samples, if not the experiment's. `alone`: a batch may hold a single sample."""
 
     def __init__(
         self,
         experiment: Experiment,
-        pictures: LabeledImages,
+        labeled: LabeledSamples,
         device: str,
         alone: bool,
         pipeline: Pipeline | None = None,
     ) -> None:
         self.experiment, self.device, self.alone = experiment, device, alone
-        self.x, self.rows, self.y = pictures.x, pictures.rows, pictures.y.to(device)
+        self.x, self.rows, self.y = labeled.x, labeled.rows, labeled.y.to(device)
         self.pipeline = pipeline or experiment.data.pipeline
         self.batch_size = len(self.rows) if experiment.recipe.batch == "full" else experiment.recipe.batch
         self._prepared: Tensor | None = None
@@ -43,7 +43,7 @@ class Samples:
     def counts(self) -> Tensor:
         """(C,) number of samples of each class."""
         if self._counts is None:
-            self._counts = torch.bincount(self.y, minlength=self.experiment.data.images.classes).float()
+            self._counts = torch.bincount(self.y, minlength=self.experiment.data.dataset.classes).float()
         return self._counts
 
     def epoch(self, generator: torch.Generator, size: int | None = None) -> Iterator[SampleBatch]:
@@ -93,7 +93,7 @@ class Samples:
         return self._prepared
 
 
-def held_back(experiment: Experiment) -> LabeledImages:
+def held_back(experiment: Experiment) -> LabeledSamples:
     """The images held back for validation. No client holds them, so no shift applies to them."""
-    images, index = experiment.data.images, experiment.data.validation
-    return LabeledImages(images.train_x, index, images.train_y[index])
+    dataset, index = experiment.data.dataset, experiment.data.validation
+    return LabeledSamples(dataset.train_x, index, dataset.train_y[index])

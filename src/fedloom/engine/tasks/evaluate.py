@@ -1,4 +1,4 @@
-"""Evaluation: the served model on a slice of a test set, or a model on one client's own test images."""
+"""Evaluation: the served model on a slice of a test set, or a model on one client's own test samples."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ class Evaluate(Task):
     def perform(self, replica: Replica, buffers: SharedBuffers, worker: int) -> Report:
         replica.receive(buffers.down, None)
         if self.which == "validation":
-            pictures = held_back(replica.experiment)[self.begin : self.end]
+            labeled = held_back(replica.experiment)[self.begin : self.end]
         else:
             stage = replica.experiment.data.at(self.round)
-            pictures = (stage.pooled if self.which == "test" else stage.clean)(self.begin, self.end)
-        buffers.hits_of[self.which][self.begin : self.end] = replica.hits(pictures, borrowed=True)
+            labeled = (stage.pooled if self.which == "test" else stage.clean)(self.begin, self.end)
+        buffers.hits_of[self.which][self.begin : self.end] = replica.hits(labeled, borrowed=True)
         return {}
 
 
 @dataclass(frozen=True)
 class EvaluateClient(ClientTask):
-    """A client's own test images after a round, under the global weights or the client's own model."""
+    """A client's own test samples after a round, under the global weights or the client's own model."""
 
     kind: ClassVar[str] = "test client"
     remote: ClassVar[bool] = True
@@ -48,7 +48,7 @@ class EvaluateClient(ClientTask):
     personal: bool
 
     def flaw(self, report: Report, experiment: Experiment) -> str | None:
-        """A client evaluates all of its test images, whose number is known."""
+        """A client evaluates all of its test samples, whose number is known."""
         correct, total = report["correct"], report["total"]
         if correct > total:
             return f"it has {correct} of {total} right"
@@ -60,13 +60,13 @@ class EvaluateClient(ClientTask):
         return ("broadcast", "state") if self.personal else ("broadcast",)
 
     def perform(self, replica: Replica, buffers: SharedBuffers, worker: int) -> Report:
-        views, pictures = buffers.views(worker), replica.experiment.data.at(self.round).test(self.client)
+        views, labeled = buffers.views(worker), replica.experiment.data.at(self.round).test(self.client)
         if self.personal:
-            hits = replica.hits(pictures, counts=own_model(replica, self.client, views, self.round).own.counts)
+            hits = replica.hits(labeled, counts=own_model(replica, self.client, views, self.round).own.counts)
         else:
             replica.receive(views.down, None)
-            hits = replica.hits(pictures, borrowed=True)
-        return {"correct": int(hits.sum()), "total": len(pictures)}
+            hits = replica.hits(labeled, borrowed=True)
+        return {"correct": int(hits.sum()), "total": len(labeled)}
 
     def __str__(self) -> str:
         return f"test of client {self.client}"

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import torch
 
-from fedloom.data import LabeledImages
+from fedloom.data import LabeledSamples
 from fedloom.engine.buffers import SharedBuffers
 from fedloom.engine.client import purposes
 from fedloom.engine.client.client import Client
@@ -20,8 +20,8 @@ from fedloom.weights import Regions
 
 @dataclass(frozen=True)
 class FineTune(Task):
-    """`unseen`: also evaluate, at the start and the end, on at most this many test images of classes that the client has no
-    training image of. `first`: also evaluate before the first epoch."""
+    """`unseen`: also evaluate, at the start and the end, on at most this many test samples of classes that the client has no
+    training sample of. `first`: also evaluate before the first epoch."""
 
     kind: ClassVar[str] = "fine-tune"
     client: int
@@ -79,10 +79,10 @@ def tunable(regions: Regions, which: list[str]) -> list[str]:
     return [n for n in regions.select(*which) if n not in regions.statistics and n not in regions.constant]
 
 
-def unseen_classes(client: Client, most: int) -> LabeledImages:
-    """At most this many pooled test images of the classes that the client has no training image of."""
+def unseen_classes(client: Client, most: int) -> LabeledSamples:
+    """At most this many pooled test samples of the classes that the client has no training sample of."""
     experiment = client.replica.experiment
-    pooled = client.data.stage.pooled(0, len(experiment.data.images.test_y) if most else 0)
+    pooled = client.data.stage.pooled(0, len(experiment.data.dataset.test_y) if most else 0)
     absent = client.own.counts.cpu() == 0
     places = torch.nonzero(absent[pooled.y]).flatten()
     if len(places) > most:

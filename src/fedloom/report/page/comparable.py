@@ -1,9 +1,9 @@
 """Our value for a published number: only values of the same measure are compared.
 
 global   the global model on the pooled test set
-clean    the same on test images without the split's shifts
-client   the global model on each client's own test images, mean over clients, before any fine-tuning
-own      each client's own model on its own test images, mean over clients
+clean    the same on test samples without the split's shifts
+client   the global model on each client's own test samples, mean over clients, before any fine-tuning
+own      each client's own model on its own test samples, mean over clients
 tuned    the same after some epochs of fine-tuning a part of the net; a longer fine-tuning includes that epoch
 """
 
@@ -26,7 +26,7 @@ NAMES = {  # keys in the summary and in rounds.jsonl
 }
 LABELS = {
     "global": "global model, pooled test set",
-    "clean": "global model, test images without noise",
+    "clean": "global model, test samples without noise",
     "client": "global model, mean over clients before fine-tuning",
     "own": "clients' own models, mean over clients",
 }

@@ -55,7 +55,7 @@ class RunFiles:
 
     @cached_property
     def clients(self) -> dict[str, Any]:
-        """The latest evaluation on every client's own test images."""
+        """The latest evaluation on every client's own test samples."""
         lines = read_lines(self.path / "clients.jsonl")
         return lines[-1] if lines else {}
 
