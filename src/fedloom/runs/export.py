@@ -120,7 +120,7 @@ def export(
     pipeline = inputs.pipeline(recipe)
     model = Standalone(_detached(program.net), pipeline, program.method.the("own_logits"), counts)
     facts = _facts(folder, inputs, program, pipeline, description, digest(tensors), out)
-    _write(model.eval(), inputs.shape, facts, out)
+    _write(model.eval(), inputs.spec.shape, facts, out)
     return Exported(out, facts, description["notes"])
 
 
@@ -199,7 +199,7 @@ def _facts(
     out: Path,
 ) -> dict[str, Any]:
     summary = Run(folder.path).summary
-    channels, height, width = inputs.shape
+    channels, height, width = inputs.spec.shape
     by_batch = program.recipe.bn == "batch" and any(
         isinstance(m, nn.modules.batchnorm._BatchNorm) for m in program.net.modules()
     )
@@ -230,7 +230,7 @@ def _facts(
     }
 
 
-def _write(model: Standalone, shape: tuple[int, int, int], facts: dict[str, Any], out: Path) -> None:
+def _write(model: Standalone, shape: tuple[int, ...], facts: dict[str, Any], out: Path) -> None:
     pixels = torch.rand(3, *shape) * facts["input"]["range"][1]
     text = json.dumps(facts, indent=2)
     with one_thread(), _quiet():
