@@ -1,53 +1,28 @@
 """Numbers that papers printed for the same setting: the same data set, net, split and method.
 
-published.json holds numbers of the papers' tables with their protocols. Two sums are the same method if their parts agree
-and the hyper-parameters that make a part another method do (`Part.variants`): `sphere` and `sphere(loss=mse)` are two
-methods, `prox(mu=0.1)` and `prox(mu=0.01)` are one. Everything else (learning rate, epochs, rounds, other
-hyper-parameters) may differ, and the differences are listed with each number.
+The numbers and their protocols are those of `fedloom.papers`. Two sums are the same method if their parts agree and the
+hyper-parameters that make a part another method do (`Part.variants`): `sphere` and `sphere(loss=mse)` are two methods,
+`prox(mu=0.1)` and `prox(mu=0.01)` are one. Everything else (learning rate, epochs, rounds, other hyper-parameters) may
+differ, and the differences are listed with each number.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from functools import cache
-from importlib.resources import files
 from typing import Any
 
 from fedloom.data.split import check_spec
 from fedloom.errors import FedloomError
-from fedloom.methods import Part, method
+from fedloom.methods import method
+from fedloom.papers.rows import ALTERNATIVE, Row, canonical, notes, rows
+
+__all__ = ["ALTERNATIVE", "canonical", "matching", "notes", "rows"]
 
 SETS = {"pacs64": "pacs"}  # our file names -> the papers' data sets
-LISTS = {"measure": "measures", "protocol": "protocols"}  # columns that are not strings
-ALTERNATIVE = " | "  # separates splits or sums that a number may be compared with; the first is the published one
-
-Row = dict[str, Any]
-
-
-@cache
-def _stored() -> dict[str, Any]:
-    stored: dict[str, Any] = json.loads((files("fedloom.report.page") / "published.json").read_text(encoding="utf-8"))
-    return stored
-
-
-@cache
-def rows() -> list[Row]:
-    stored, numbers = _stored(), ("value", "deviation")
-    return [
-        {
-            name: item if name in numbers or item is None else stored[LISTS.get(name, "strings")][item]
-            for name, item in zip(stored["columns"], row, strict=True)
-        }
-        for row in stored["rows"]
-    ]
-
-
-def notes(papers: Iterable[str]) -> dict[str, str]:
-    """How each of these papers trained and evaluated."""
-    return {paper: _stored()["notes"][paper] for paper in dict.fromkeys(papers)}
 
 
 def matching(fields: Mapping[str, Any], text: str) -> list[Row]:
@@ -61,23 +36,15 @@ def matching(fields: Mapping[str, Any], text: str) -> list[Row]:
         return []
     name = re.sub(r"\.npz$", "", str(fields.get("data.name", ""))).rsplit("/", 1)[-1].lower()
     data, split = SETS.get(name, name), _split(str(fields.get("split", "")))
+    model = str(fields.get("model", "")).partition("(")[0]
     groups: dict[str, list[Row]] = {}
     for row in rows():
-        same = (row["data"], row["model"]) == (data, fields.get("model")) and ours in _sums(row["sums"])
+        same = (row["data"], row["model"]) == (data, model) and ours in _sums(row["sums"])
         if same and any(fnmatchcase(split, pattern) for pattern in row["split"].split(ALTERNATIVE)):
             key = [row[name] for name in ("paper", "table", "method", "sums", "split", "measure")]
             groups.setdefault(json.dumps(key), []).append(row)
     chosen = [one for group in groups.values() for one in _chosen(group, settings)]
     return [{**row, "differs": _differences(row, settings, split)} for row in chosen]
-
-
-def canonical(text: str) -> str:
-    """A sum as its parts by name, with only the hyper-parameters that make another method."""
-    return " + ".join(sorted(_variant(part) for part in method(text).parts)) or "fedavg"
-
-
-def _variant(part: Part) -> str:
-    return str(type(part)(**{name: part.values()[name] for name in part.variants})) if part.variants else part.name
 
 
 @cache

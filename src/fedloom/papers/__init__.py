@@ -1,0 +1,24 @@
+"""The five papers as data: protocols, tables of published numbers, claims. One YAML file a paper, in files/."""
+
+from fedloom.papers.apply import apply, flat, nested
+from fedloom.papers.cells import PublishedCell, all_cells, protocol_of, table_cells
+from fedloom.papers.load import PAPERS, paper, papers, protocol, protocols
+from fedloom.papers.schema import Measure, Paper, Protocol
+
+__all__ = [
+    "PAPERS",
+    "Measure",
+    "Paper",
+    "Protocol",
+    "PublishedCell",
+    "all_cells",
+    "apply",
+    "flat",
+    "nested",
+    "paper",
+    "papers",
+    "protocol",
+    "protocol_of",
+    "protocols",
+    "table_cells",
+]
