@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from fedloom.engine.given import given_recipe
 from fedloom.engine.server.callback import RunCallback
 from fedloom.errors import FedloomError
 from fedloom.evaluation.personalization import UNSEEN, PersonalizationResult, TunedPart
@@ -45,13 +46,14 @@ def run(
         if given is not None or fields:
             raise FedloomError(f"resume: the recipe is the folder's own; leave out {next(iter(fields), 'the recipe')}")
         return resume(path, callbacks, workers)
-    return start(recipe(gather(given, fields)), callbacks)
+    return start(given_recipe(gather(given, fields)), callbacks)
 
 
 def gather(given: Recipe | str | Path | Mapping[str, Any] | None, fields: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of a recipe, overridden by others."""
     if isinstance(given, Recipe):
-        base = given.model_dump()
+        unset = {"split", "clients"} - given.model_fields_set  # the data may decide them
+        base = given.model_dump(exclude=unset)
     elif isinstance(given, str | Path):
         base = read_recipe(given)
     else:

@@ -40,6 +40,8 @@ class Dataset:
     test_client: Tensor | None = field(default=None, repr=False)
     client_names: tuple[str, ...] = field(default=(), repr=False)  # given where the data name their clients
     notes: tuple[str, ...] = field(default=(), repr=False)  # what reading the data had to repair, a sentence each
+    schema: str = field(default="", repr=False)  # JSON: how rows of a table or texts become inputs; see schema.py
+    source: str = ""  # what `data` in a recipe calls it
 
     @property
     def shape(self) -> Shape:
@@ -67,10 +69,12 @@ def load(source: str, resize: int | None = None) -> Dataset:
         domain_names=tuple(facts["domain_names"]),
         client_names=tuple(facts["client_names"]),
         notes=tuple(facts["notes"]),
+        schema=facts.get("schema", ""),
         inputs=InputSpec.from_json(facts["inputs"]),
         mean=tuple(facts["mean"]),
         std=tuple(facts["std"]),
         digest=facts["digest"],
+        source="" if side else source,
         **{name: torch.from_numpy(values) for name, values in arrays.items()},
     )
 
@@ -86,6 +90,7 @@ def _build(source: DataSource, side: int | None) -> tuple[Content, cache.Facts]:
         "domain_names": arrays.domain_names,
         "client_names": arrays.client_names,
         "notes": arrays.notes,
+        "schema": arrays.schema,
         "inputs": arrays.inputs.to_json(),
         "mean": mean,
         "std": std,
