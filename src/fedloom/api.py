@@ -11,7 +11,7 @@ from fedloom.errors import FedloomError
 from fedloom.evaluation.personalization import UNSEEN, PersonalizationResult, TunedPart
 from fedloom.methods import Method, Part
 from fedloom.methods.api.context import Objective
-from fedloom.recipe import Recipe, read_recipe, recipe
+from fedloom.recipe import NAMED_GROUPS, Recipe, read_recipe, recipe
 from fedloom.report.grid import save as save_tables
 from fedloom.report.page.figures import export
 from fedloom.report.page.html import report as write_page
@@ -58,8 +58,9 @@ def gather(given: Recipe | str | Path | Mapping[str, Any] | None, fields: Mappin
         base = dict(given or {})
     if isinstance(fields.get("method"), Method | Part):
         fields = {**fields, "method": str(fields["method"])}
-    if isinstance(fields.get("data"), str) and isinstance(base.get("data"), dict):
-        fields = {**fields, "data": {**base["data"], "name": fields["data"]}}
+    for group in NAMED_GROUPS:
+        if isinstance(fields.get(group), str) and isinstance(base.get(group), dict):
+            fields = {**fields, group: {**base[group], "name": fields[group]}}
     return {**base, **fields}
 
 
