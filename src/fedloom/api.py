@@ -13,7 +13,7 @@ from fedloom.errors import FedloomError, shown
 from fedloom.evaluation.personalization import UNSEEN, PersonalizationResult, TunedPart
 from fedloom.methods import Method, Part
 from fedloom.methods.api.context import Objective
-from fedloom.recipe import Recipe, read_recipe, recipe
+from fedloom.recipe import NAMED_GROUPS, Recipe, read_recipe, recipe
 from fedloom.report.grid import save as save_tables
 from fedloom.report.page.figures import export
 from fedloom.report.page.html import report as write_page
@@ -71,16 +71,16 @@ def gather(given: Recipe | str | Path | Mapping[str, Any] | None, fields: Mappin
         base = read_recipe(given)
     else:
         base = dict(given or {})
-    if isinstance(fields.get("method"), Method | Part):
-        fields = {**fields, "method": str(fields["method"])}
-    if "data" in fields:
-        data = named_data(fields["data"])
-        if isinstance(data, str) and isinstance(base.get("data"), dict):
-            data = {**base["data"], "name": data}
-        return {**base, **fields, "data": data}
-    if "data" in base:
-        base["data"] = named_data(base["data"])
-    return {**base, **fields}
+    changes = dict(fields)
+    if isinstance(changes.get("method"), Method | Part):
+        changes["method"] = str(changes["method"])
+    for values in (base, changes):
+        if "data" in values:
+            values["data"] = named_data(values["data"])
+    for group in NAMED_GROUPS:
+        if isinstance(changes.get(group), str) and isinstance(base.get(group), dict):
+            changes[group] = {**base[group], "name": changes[group]}
+    return {**base, **changes}
 
 
 def split(

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from fedloom.engine.client.local_work import local_work
 from fedloom.engine.program import Program
 from fedloom.engine.server.aggregation import RoundServer, Upload
 from fedloom.engine.timing import RoundClock
@@ -14,8 +15,9 @@ from fedloom.methods.api.part import Method
 
 ACCURACIES = ("test_accuracy", "validation_accuracy", "client_accuracy", "personal_accuracy", "evaluation_seconds")
 SECONDS = ("seconds", "phase_seconds")
+LOST = ("lost", "lost_clients")
 RESERVED = frozenset(
-    ("round", "cohort", "lr", "train_loss", *SECONDS, "bytes_down", "bytes_up", "lost", "lost_clients", *ACCURACIES)
+    ("round", "cohort", "work", "lr", "train_loss", *SECONDS, "bytes_down", "bytes_up", *LOST, *ACCURACIES)
 )
 
 
@@ -40,6 +42,9 @@ def round_line(
         "bytes_up": travels * (len(cohort) * messages.up.payload + server.up),
         "lost": len(lost),
     }
+    if program.recipe.varied_work:
+        drawn = [local_work(program.recipe, client, number) for client in cohort]
+        line["work"] = [work.steps or work.epochs for work in drawn]
     if lost:
         line["lost_clients"] = {str(client): reason for client, reason in lost.items()}
     return line
