@@ -8,7 +8,8 @@ from typing import Any
 
 from fedloom.engine.server.callback import RunCallback
 from fedloom.errors import FedloomError
-from fedloom.evaluation.personalization import UNSEEN, PersonalizationResult, TunedPart
+from fedloom.evaluation.fine_tuned import PersonalizationResult, TunedPart
+from fedloom.evaluation.personalization import UNSEEN
 from fedloom.methods import Method, Part
 from fedloom.methods.api.context import Objective
 from fedloom.recipe import Recipe, read_recipe, recipe
@@ -116,7 +117,7 @@ def analyze(
     """Measure a finished run: `analyze(run, what="factors,norms", clients=[0, 3])`; tables go into its folder.
 
     By default everything is measured. `clients`: whose local models are trained again (default: ten of the last cohort; "all").
-    `images`: number of test samples. `target`: accuracies whose cost is reported.
+    `images`: number of test samples. `target`: values of the headline metric whose cost is reported.
     """
     folder = RunFolder(path.path if isinstance(path, Run) else path)
     request = AnalysisRequest.of(what, clients, images, target)

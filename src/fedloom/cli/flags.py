@@ -43,7 +43,8 @@ def recipe_flags(command: Callable[..., None]) -> Callable[..., None]:
 
 def _option(name: str) -> Any:
     field = Data.model_fields["name"] if name == "data" else Recipe.model_fields[name]
-    default = "" if field.default is None else f" [{field.default}]"
+    value = ",".join(field.default) if isinstance(field.default, tuple) else field.default
+    default = "" if value is None else f" [{value}]"
     kind = {int: "INTEGER", float: "NUMBER"}.get(type(field.default), "TEXT")
     return Option(
         f"--{name.replace('_', '-')}",

@@ -18,7 +18,8 @@ from fedloom.engine.backends import select as where
 from fedloom.engine.experiment import prepare
 from fedloom.engine.resolve import resolve
 from fedloom.errors import FedloomError, shown
-from fedloom.evaluation.personalization import TunedPart
+from fedloom.evaluation.fine_tuned import TunedPart
+from fedloom.evaluation.metrics import check as check_metrics
 from fedloom.recipe import Recipe, assign, recipe
 
 Point: TypeAlias = tuple[tuple[str, str], ...]  # (("lr", "0.1"), ("epochs", "5"))
@@ -89,6 +90,7 @@ def plan(
     for cell in cells[:: len(numbers)]:
         where.check(cell.recipe)
         resolve(prepare(cell.recipe))
+        check_metrics(cell.recipe.metrics)
     return _weighed(cells, fine_tuning)
 
 

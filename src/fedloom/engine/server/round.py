@@ -43,7 +43,7 @@ class Federation(Machinery):
         if uploads or acceptance.needs_none:
             with self.clock.phase("aggregation"), self.state.restored_on_error(self._may_fail):
                 self.aggregate(server, acceptance, cohort)
-        entries = method_entries(self.experiment.program.method, server)
+        entries = method_entries(self.experiment.program.method, server, self.experiment.recipe.metrics)
         inspection.aggregated(server.accepted)
 
         self.commit(server.accepted, number)
