@@ -6,7 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fedloom.data import Augment, Dataset, Pipeline, check_normalize, normalization
+from fedloom.data import Augment, Dataset, check_normalize, normalization
+from fedloom.data.transforms.images import ImagePipeline
 from fedloom.errors import FedloomError
 from fedloom.rng import torch_generator
 
@@ -38,7 +39,7 @@ def test_evaluation_is_the_definition_to_a_millionth(
     x = x.clamp(max=int(scale))
     mean, std = MEAN[:channels], STD[:channels]
     for augment in ("none", "flip", "crop+flip"):
-        out = Pipeline(scale, mean, std, augment)(x, None)
+        out = ImagePipeline(scale, mean, std, augment)(x, None)
         expected = torch.stack([normalized(image, scale, mean, std) for image in x])
         assert out.dtype == torch.float32
         assert (out - expected).abs().max() < 1e-6
@@ -49,7 +50,7 @@ def test_evaluation_is_the_definition_to_a_millionth(
 def test_the_memory_is_channels_last_so_that_convolutions_copy_nothing(
     shape: tuple[int, ...], augment: Augment
 ) -> None:
-    pipeline = Pipeline(255.0, (0.5,) * shape[3], (0.5,) * shape[3], augment)
+    pipeline = ImagePipeline(255.0, (0.5,) * shape[3], (0.5,) * shape[3], augment)
     out = pipeline(batch(*shape), torch_generator(0, "augment"))
     size, height, width, channels = shape
     assert out.shape == (size, channels, height, width)
@@ -81,7 +82,7 @@ def crops(image: Tensor, padding: int) -> dict[tuple[int, int, int], Tensor]:
 def test_every_image_is_one_of_its_crops_and_mirror_images(augment: Augment, padding: int, channels: int) -> None:
     images = batch(3, 5, 6, channels)
     outcomes = [crops(image, padding) for image in images]
-    pipeline = Pipeline(255.0, (0.0,) * channels, (1.0,) * channels, augment)
+    pipeline = ImagePipeline(255.0, (0.0,) * channels, (1.0,) * channels, augment)
     generator = torch_generator(0, "augment")
     seen: list[tuple[int, int, int]] = []
     for _ in range(20):
@@ -96,7 +97,7 @@ def test_every_image_is_one_of_its_crops_and_mirror_images(augment: Augment, pad
 
 def test_draws_are_those_of_an_image_by_image_reference() -> None:
     x = batch(6, 7, 5, 3)
-    out = Pipeline(255.0, MEAN, STD, "crop+flip")(x, torch_generator(3, "augment"))
+    out = ImagePipeline(255.0, MEAN, STD, "crop+flip")(x, torch_generator(3, "augment"))
     generator = torch_generator(3, "augment")
     mirrored = torch.randint(2, (6,), generator=generator).tolist()
     tops, lefts = torch.randint(9, (2, 6), generator=generator).tolist()
@@ -107,7 +108,7 @@ def test_draws_are_those_of_an_image_by_image_reference() -> None:
 
 def test_mirroring_and_offsets_are_fair_and_differ_between_images() -> None:
     ramp = torch.arange(64, dtype=torch.uint8).view(1, 8, 8, 1).expand(2000, 8, 8, 1)
-    out = Pipeline(1.0, (0.0,), (1.0,), "crop+flip")(ramp, torch_generator(0, "augment"))
+    out = ImagePipeline(1.0, (0.0,), (1.0,), "crop+flip")(ramp, torch_generator(0, "augment"))
     assert 0.45 < (out.diff(dim=3) == -1).any((1, 2, 3)).float().mean() < 0.55
     assert len({tuple(image.flatten().tolist()) for image in out}) == 2 * 9 * 9
 
@@ -115,7 +116,7 @@ def test_mirroring_and_offsets_are_fair_and_differ_between_images() -> None:
 def test_the_same_generator_state_gives_the_same_batch_and_the_input_is_untouched() -> None:
     x = batch(8, 8, 8, 3)
     before = x.clone()
-    pipeline = Pipeline(255.0, MEAN, STD, "crop+flip")
+    pipeline = ImagePipeline(255.0, MEAN, STD, "crop+flip")
     state = torch.random.get_rng_state()
     first, second = pipeline(x, torch_generator(0, "a")), pipeline(x, torch_generator(0, "a"))
     assert torch.equal(first, second)
@@ -127,20 +128,20 @@ def test_the_same_generator_state_gives_the_same_batch_and_the_input_is_untouche
 def test_no_augmentation_draws_nothing() -> None:
     generator = torch_generator(0, "a")
     x = batch(2, 4, 4, 1)
-    pipeline = Pipeline(255.0, (0.5,), (0.5,), "none")
+    pipeline = ImagePipeline(255.0, (0.5,), (0.5,), "none")
     assert torch.equal(pipeline(x, generator), pipeline(x, None))
     assert torch.equal(generator.get_state(), torch_generator(0, "a").get_state())
 
 
 def test_digits_normalized_by_their_own_statistics_have_mean_0_and_deviation_1(digits: Dataset) -> None:
-    out = Pipeline.of(digits)(digits.train_x, None).double()
+    out = digits.pipeline()(digits.train_x, None).double()
     assert abs(out.mean().item()) < 1e-6
     assert abs(out.std(correction=0).item() - 1) < 1e-6
 
 
 def test_an_unknown_augmentation_is_refused() -> None:
     with pytest.raises(FedloomError, match=r"augment is 'cutout'; allowed are none, flip, crop\+flip"):
-        Pipeline(255.0, (0.5,), (0.5,), "cutout")  # type: ignore[arg-type]
+        ImagePipeline(255.0, (0.5,), (0.5,), "cutout")  # type: ignore[arg-type]
 
 
 def test_normalize_is_set_none_or_two_lists(digits: Dataset) -> None:

@@ -13,7 +13,7 @@ import pytest
 from folders import untimed
 
 import fedloom as fl
-from fedloom.data.transforms.images import Pipeline
+from fedloom.data.transforms.images import ImagePipeline
 from fedloom.engine import timing as clock
 from fedloom.engine.timing import OBSERVERS, PHASES, ROUND, RoundClock, seconds_by
 from fedloom.methods import ClientContext, ServerContext
@@ -103,13 +103,13 @@ def test_the_phases_of_a_run_are_its_seconds_with_tests_and_checkpoints_on_top()
 
 
 def test_each_phase_has_what_was_done_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    prepare = Pipeline.__call__
+    prepare = ImagePipeline.__call__
 
-    def slowly(self: Pipeline, x: Any, generator: Any) -> Any:
+    def slowly(self: ImagePipeline, x: Any, generator: Any) -> Any:
         time.sleep(NAP)
         return prepare(self, x, generator)
 
-    monkeypatch.setattr(Pipeline, "__call__", slowly)
+    monkeypatch.setattr(ImagePipeline, "__call__", slowly)
     run = fl.run(FIELDS, method="dawdles", rounds=1)
     (line,) = run.rounds
     found = line["phase_seconds"]

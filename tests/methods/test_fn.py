@@ -7,11 +7,12 @@ import torch
 from reference import normalized_cross_entropy
 from tiny import HEAD_BYTES, MODEL_BYTES, agree, problem, traffic, train
 
+from fedloom.data import InputSpec
 from fedloom.methods import TaskInfo
 from fedloom.methods.fn import FN
 from fedloom.nets import build
 
-TASK = TaskInfo(shape=(1, 8, 8), classes=10, clients=5, samples=1437, rounds=3, seed=0)
+TASK = TaskInfo(inputs=InputSpec.image((1, 8, 8)), classes=10, clients=5, samples=1437, rounds=3, seed=0)
 
 
 def test_cross_entropy_of_normalized_features_is_trained() -> None:

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fedloom.data import InputSpec
 from fedloom.errors import FedloomError
 from fedloom.methods import TaskInfo, method
 from fedloom.nets import Net, Shape, build, region_of
@@ -22,7 +23,7 @@ COUNTS = {"lenet": 2, "conv4": 4, "vgg11": 8, "mobilenet": 27, "resnet18": 20, "
 
 def rebuilt(net: Net, text: str, shape: Shape) -> Net:
     for part in method(text).parts:
-        net = part.build(net, TaskInfo(shape, 10, clients=5, samples=100, rounds=10, seed=0))
+        net = part.build(net, TaskInfo(InputSpec.image(shape), 10, clients=5, samples=100, rounds=10, seed=0))
     return net
 
 

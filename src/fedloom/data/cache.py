@@ -22,10 +22,11 @@ from typing import IO, Any, TypeAlias
 
 import numpy as np
 
-from fedloom.data.arrays import Array, Content
+from fedloom.data.arrays import Content
 from fedloom.errors import FedloomError
+from fedloom.io.archives import Array
 
-FORMAT = 2  # increase it when the layout of a folder changes
+FORMAT = 3  # increase it when the layout of a folder changes
 META = "meta.json"
 ABANDONED = 24 * 3600.0  # seconds; the process that wrote an older temporary folder is gone
 Facts: TypeAlias = dict[str, Any]

@@ -1,4 +1,4 @@
-"""Datasets as uint8 tensors mapped from the cache: opening one takes milliseconds and no memory, in any process."""
+"""Datasets as tensors mapped from the cache: opening one takes milliseconds and no memory, in any process."""
 
 from __future__ import annotations
 
@@ -12,34 +12,46 @@ from fedloom.data.arrays import Content, check, digest, statistics
 from fedloom.data.sources import find
 from fedloom.data.sources.resize import check_resize, resized
 from fedloom.data.sources.source import DataSource
+from fedloom.data.spec import InputSpec, Shape
+from fedloom.data.transforms.choose import pipeline_of
+from fedloom.data.transforms.pipeline import Pipeline
+from fedloom.errors import FedloomError
 
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Training and test samples; inputs of a network are x / scale, then normalized."""
+    """Training and test samples: inputs, labels, and the groups that they belong to."""
 
     name: str
-    train_x: Tensor = field(repr=False)  # uint8 N,H,W,C
+    inputs: InputSpec
+    train_x: Tensor = field(repr=False)  # N and inputs.stored_shape, of type inputs.dtype
     train_y: Tensor = field(repr=False)  # int64 N, like all tensors below
     test_x: Tensor = field(repr=False)
     test_y: Tensor = field(repr=False)
     classes: int
     class_names: tuple[str, ...] = field(repr=False)
-    scale: float
-    mean: tuple[float, ...]  # of train_x / scale, per channel
+    mean: tuple[float, ...]  # of train_x / scale, per channel of images, or per entry of the features' first axis
     std: tuple[float, ...]  # population standard deviation; 1 for a constant channel
     digest: str
     domain_names: tuple[str, ...] = ()
     train_domain: Tensor | None = field(default=None, repr=False)
     test_domain: Tensor | None = field(default=None, repr=False)
-    train_writer: Tensor | None = field(default=None, repr=False)
-    test_writer: Tensor | None = field(default=None, repr=False)
+    train_client: Tensor | None = field(default=None, repr=False)  # natural clients, such as writers or hospitals
+    test_client: Tensor | None = field(default=None, repr=False)
+    client_names: tuple[str, ...] = field(default=(), repr=False)  # given where the data name their clients
+    notes: tuple[str, ...] = field(default=(), repr=False)  # what reading the data had to repair, a sentence each
 
     @property
-    def shape(self) -> tuple[int, int, int]:
-        """Shape of one network input: channels, height, width."""
-        _, height, width, channels = self.train_x.shape
-        return channels, height, width
+    def shape(self) -> Shape:
+        """Shape of one network input."""
+        return self.inputs.shape
+
+    @property
+    def scale(self) -> float:
+        return self.inputs.scale
+
+    def pipeline(self, normalize: object = "set", augment: str = "none") -> Pipeline:
+        return pipeline_of(self.inputs, (self.mean, self.std), self.name, normalize, augment)
 
 
 def load(source: str, resize: int | None = None) -> Dataset:
@@ -53,7 +65,9 @@ def load(source: str, resize: int | None = None) -> Dataset:
         classes=len(facts["class_names"]),
         class_names=tuple(facts["class_names"]),
         domain_names=tuple(facts["domain_names"]),
-        scale=facts["scale"],
+        client_names=tuple(facts["client_names"]),
+        notes=tuple(facts["notes"]),
+        inputs=InputSpec.from_json(facts["inputs"]),
         mean=tuple(facts["mean"]),
         std=tuple(facts["std"]),
         digest=facts["digest"],
@@ -62,15 +76,19 @@ def load(source: str, resize: int | None = None) -> Dataset:
 
 
 def _build(source: DataSource, side: int | None) -> tuple[Content, cache.Facts]:
-    arrays = check(source.where, source.read(side))
+    arrays = check(source.where, source.read(side), source.scale)
+    if side is not None and arrays.inputs.kind != "image":
+        raise FedloomError(f"data.resize: {source.name} holds {arrays.inputs.noun}, not images; leave it out")
     arrays = arrays if side is None else resized(arrays, side)
-    mean, std = statistics(arrays.train_x, source.scale)
+    mean, std = statistics(arrays, source.standardized)
     facts = {
         "class_names": arrays.class_names,
         "domain_names": arrays.domain_names,
-        "scale": source.scale,
+        "client_names": arrays.client_names,
+        "notes": arrays.notes,
+        "inputs": arrays.inputs.to_json(),
         "mean": mean,
         "std": std,
-        "digest": digest(arrays, source.scale),
+        "digest": digest(arrays),
     }
     return arrays.present(), facts

@@ -11,15 +11,17 @@ from dataclasses import replace
 
 import numpy as np
 
-from fedloom.data.arrays import Array, DatasetArrays, check
+from fedloom.data.arrays import DatasetArrays, check
 from fedloom.data.sources import find
 from fedloom.data.sources.resize import resized
+from fedloom.data.spec import Shape
 from fedloom.errors import FedloomError
+from fedloom.io.archives import Array
 
 
 def read_newcomer(
     source: str,
-    shape: tuple[int, int, int],
+    shape: Shape,
     class_names: Sequence[str],
     scale: float,
     resize: int | None = None,
@@ -41,7 +43,7 @@ def read_newcomer(
     if "x" in content and len(content["x"]) < 2:
         raise FedloomError(f"{opened.where}: one image is not enough for both training and testing")
     named = named or any(content[key].dtype.kind in "US" for key in ("y", "train_y") if key in content)
-    arrays = check(opened.where, content, renumber=False)
+    arrays = check(opened.where, content, opened.scale, renumber=False)
     if not hold_out:
         arrays = replace(arrays, test_x=arrays.test_x[:0], test_y=arrays.test_y[:0])
     if resize is not None:
@@ -64,7 +66,7 @@ def _all_for_training(content: dict[str, Array]) -> dict[str, Array]:
     return kept | {f"test_{key}": kept[f"train_{key}"][:1] for key in ("x", "y") if f"train_{key}" in kept}
 
 
-def _check_pixels(where: str, arrays: DatasetArrays, shape: tuple[int, int, int], scale: float) -> None:
+def _check_pixels(where: str, arrays: DatasetArrays, shape: Shape, scale: float) -> None:
     height, width, channels = arrays.train_x.shape[1:]
     if (channels, height, width) != shape:
         raise FedloomError(

@@ -19,9 +19,9 @@ from fedloom.rng import numpy_generator
 
 @dataclass(frozen=True)
 class Public:
-    """Images that belong to no client."""
+    """Samples that belong to no client."""
 
-    x: Tensor  # uint8 N,H,W,C
+    x: Tensor  # as stored
     y: Tensor  # int64 N; -1 where labels are not known
     pipeline: Pipeline
 
@@ -50,7 +50,7 @@ class FederatedData:
     def task(self, recipe: Recipe, method: Method, samples: int | None = None) -> TaskInfo:
         """What parts may know of the data. `samples`: of all clients, if their data are on nodes."""
         return TaskInfo(
-            shape=self.dataset.shape,
+            inputs=self.dataset.inputs,
             classes=self.dataset.classes,
             clients=recipe.clients,
             samples=len(self.stages[0].partition.train_index) if samples is None else samples,
@@ -72,7 +72,7 @@ def load_data(
     """`partition`: stored partitions, one per stage. `images`, `public`: images to use in place of the recipe's."""
     with about("data"):
         dataset = dataset or load(recipe.data.name, recipe.data.resize)
-        pipeline = Pipeline.of(dataset, recipe.data.normalize, recipe.augment)
+        pipeline = dataset.pipeline(recipe.data.normalize, recipe.augment)
     pool, validation, index = hold_back(dataset, recipe)
     public = public or _public(dataset, pipeline, recipe, index)
     with about("split"):
@@ -120,10 +120,20 @@ def _public(dataset: Dataset, pipeline: Pipeline, recipe: Recipe, index: np.ndar
     if recipe.data.public_to_clients:
         raise FedloomError("data.public_to_clients: images of another set have no labels that clients could train on")
     with about("data.public_from"):
-        public = load(other, dataset.shape[1] if dataset.shape[1] == dataset.shape[2] else recipe.data.resize)
-        if public.shape != dataset.shape:
+        public = load(other, _side(dataset, recipe))
+        if (public.inputs.kind, public.shape) != (dataset.inputs.kind, dataset.shape):
+            raise FedloomError(f"{other} has {public.inputs}, but {dataset.name} has {dataset.inputs}")
+        if public.inputs.vocabulary > dataset.inputs.vocabulary:
             raise FedloomError(
-                f"{other} has images of {public.shape}, but {dataset.name} of {dataset.shape} (channels, height, width)"
+                f"{other} has {public.inputs.vocabulary} tokens, but {dataset.name} has {dataset.inputs.vocabulary}"
             )
     unknown = torch.full_like(public.train_y, -1)
     return Public(public.train_x, unknown, replace(pipeline, scale=public.scale, augment="none"))
+
+
+def _side(dataset: Dataset, recipe: Recipe) -> int | None:
+    """The side to which public images are resized: the data set's own, if its images are square."""
+    if dataset.inputs.kind != "image":
+        return None
+    _, height, width = dataset.shape
+    return height if height == width else recipe.data.resize

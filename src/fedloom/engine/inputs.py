@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from fedloom.data import Dataset, Partition, Pipeline, normalization
+from fedloom.data import Dataset, InputSpec, Partition, Pipeline, pipeline_of
 from fedloom.engine.experiment import Experiment, prepare
 from fedloom.engine.program import Program, build_program
 from fedloom.io.files import read_json, read_tensors
@@ -25,7 +25,6 @@ from fedloom.recipe import Recipe
 @dataclass(frozen=True)
 class RunInputs:
     class_names: tuple[str, ...]
-    scale: float  # largest pixel value
     mean: tuple[float, ...]  # of the training samples / scale, by channel
     std: tuple[float, ...]
     data_digest: str
@@ -34,17 +33,19 @@ class RunInputs:
     @staticmethod
     def of(experiment: Experiment) -> RunInputs:
         dataset = experiment.data.dataset
-        return RunInputs(
-            dataset.class_names, dataset.scale, dataset.mean, dataset.std, dataset.digest, experiment.program.task
-        )
+        return RunInputs(dataset.class_names, dataset.mean, dataset.std, dataset.digest, experiment.program.task)
 
     @property
-    def shape(self) -> tuple[int, int, int]:
-        """Channels, height, width."""
-        return self.task.shape
+    def spec(self) -> InputSpec:
+        return self.task.inputs
+
+    @property
+    def scale(self) -> float:
+        return self.spec.scale
 
     def to_json(self) -> dict[str, Any]:
-        task = {f.name: getattr(self.task, f.name) for f in fields(TaskInfo) if f.name != "initial"}
+        task = {f.name: getattr(self.task, f.name) for f in fields(TaskInfo) if f.name not in ("initial", "inputs")}
+        task["inputs"] = self.spec.to_json()
         return {f.name: task if f.name == "task" else getattr(self, f.name) for f in fields(self)}
 
     @staticmethod
@@ -52,10 +53,9 @@ class RunInputs:
         stored = read_json(path)
         if not isinstance(stored, dict):
             return None
-        task = {**stored["task"], "shape": tuple(stored["task"]["shape"])}
+        task = {**stored["task"], "inputs": InputSpec.from_json(stored["task"]["inputs"])}
         return RunInputs(
             class_names=tuple(stored["class_names"]),
-            scale=stored["scale"],
             mean=tuple(stored["mean"]),
             std=tuple(stored["std"]),
             data_digest=stored["data_digest"],
@@ -68,8 +68,7 @@ class RunInputs:
         return build_program(recipe, self.task, read_tensors(initial)[0])
 
     def pipeline(self, recipe: Recipe) -> Pipeline:
-        mean, std = normalization(recipe.data.normalize, (self.mean, self.std), "the run's set")
-        return Pipeline(self.scale, mean, std)
+        return pipeline_of(self.spec, (self.mean, self.std), "the run's set", recipe.data.normalize)
 
     def experiment(self, recipe: Recipe, initial: Path, dataset: Dataset) -> Experiment:
         """The net and method of a run, with the images of one client that was not in it."""
@@ -84,13 +83,13 @@ class RunInputs:
         """New samples, to be normalized with the statistics of the run's."""
         return Dataset(
             name=name,
+            inputs=self.spec,
             train_x=train_x,
             train_y=train_y,
             test_x=test_x,
             test_y=test_y,
             classes=len(self.class_names),
             class_names=self.class_names,
-            scale=self.scale,
             mean=self.mean,
             std=self.std,
             digest="",

@@ -18,7 +18,8 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from fedloom.nets import Net, Shape
+from fedloom.data.spec import InputSpec, Shape
+from fedloom.nets import Net
 from fedloom.recipe import Recipe
 
 INSTRUCTIONS = ("avx512_bf16", "amx_bf16", "bf16")  # flags in /proc/cpuinfo, the last one on ARM
@@ -26,7 +27,9 @@ CHANNELS = 16  # a convolution with fewer is bound by memory, not by arithmetic
 SHARE = 0.5
 
 
-def choose_precision(recipe: Recipe, net: Net, shape: Shape, flags: Collection[str] | None = None) -> tuple[str, str]:
+def choose_precision(
+    recipe: Recipe, net: Net, inputs: InputSpec | Shape, flags: Collection[str] | None = None
+) -> tuple[str, str]:
     """fp32 or bf16, and why. `flags`: of the processor, if not this one's."""
     if recipe.device != "cpu":
         return "fp32", f"the rule knows processors, not {recipe.device}"
@@ -34,7 +37,7 @@ def choose_precision(recipe: Recipe, net: Net, shape: Shape, flags: Collection[s
     instruction = next((name for name in INSTRUCTIONS if name in available), None)
     if instruction is None:
         return "fp32", "this processor does not multiply bfloat16"
-    share = dense_share(net, shape)
+    share = dense_share(net, inputs)
     reason = f"{100 * share:.0f} % of the multiply-adds are in dense convolutions"
     return ("bf16", f"{instruction}, and {reason}") if share >= SHARE else ("fp32", f"only {reason}")
 
@@ -51,7 +54,7 @@ def processor_flags(info: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
     return frozenset(name for name, available in capabilities.items() if available is True)
 
 
-def dense_share(net: Net, shape: Shape) -> float:
+def dense_share(net: Net, inputs: InputSpec | Shape) -> float:
     """The share of dense convolutions in the multiply-adds of convolutions and linear layers."""
     dense = total = 0
 
@@ -66,7 +69,7 @@ def dense_share(net: Net, shape: Shape) -> float:
         if isinstance(layer, nn.Conv2d | nn.Linear):
             layer.register_forward_hook(count)
     with torch.random.fork_rng(devices=[]), torch.no_grad():
-        twin(torch.zeros(2, *shape))
+        twin(InputSpec.of(inputs).blank(2))
     return dense / total if total else 0.0
 
 

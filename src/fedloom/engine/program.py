@@ -96,7 +96,7 @@ def build_program(recipe: Recipe, task: TaskInfo, initial: Mapping[str, Tensor] 
     if recipe.device != "cpu":
         _check_device(recipe.device)
     with one_thread(), about("model"), seeded(recipe.seed, "init"):
-        net = build(recipe.model, task.shape, task.classes, recipe.bn, recipe.kernels)
+        net = build(recipe.model, task.inputs, task.classes, recipe.bn, recipe.kernels)
     with one_thread(), about("head_init"):
         set_head(net, recipe.head_init)
     given = read_initial_weights(recipe) if recipe.init and initial is None else None

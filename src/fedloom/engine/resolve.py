@@ -14,7 +14,7 @@ def resolve(experiment: Experiment) -> tuple[Experiment, list[str]]:
     """The experiment with a resolved recipe, and a note for the user about every decision."""
     recipe, notes = experiment.recipe, []
     if recipe.precision == "auto":
-        precision, reason = choose_precision(recipe, experiment.program.net, experiment.program.task.shape)
+        precision, reason = choose_precision(recipe, experiment.program.net, experiment.program.task.inputs)
         notes.append(f"precision: auto is {precision} here: {reason}")
         experiment = experiment.with_recipe(recipe.changed(precision=precision))
     if recipe.vmap != "off":

@@ -14,8 +14,9 @@ from typing import Literal
 import numpy as np
 import torch
 
-from fedloom.data import Dataset, Partition
+from fedloom.data import Dataset, InputSpec, Partition
 from fedloom.data.partition.partition import offsets_of
+from fedloom.data.spec import Shape
 from fedloom.errors import FedloomError
 
 Where = Literal["split", "sites"]  # each node uses its share of the recipe's data | each node has its own data
@@ -27,7 +28,7 @@ class Sites:
 
     federation: str  # the name under which nodes keep their state of this run
     data: Where
-    shape: tuple[int, int, int]  # channels, height, width
+    shape: Shape  # channels, height, width
     class_names: tuple[str, ...]
     scale: float
     test: str | None = None  # the server's own test samples, if it has any
@@ -45,6 +46,10 @@ class Sites:
         except (ValueError, TypeError, KeyError) as error:
             raise FedloomError(f"{path} is damaged ({error})") from None
 
+    @property
+    def inputs(self) -> InputSpec:
+        return InputSpec.image(self.shape, self.scale)
+
     def dataset(self, tested: Dataset | None = None) -> Dataset:
         """An image set without training samples, and with the server's own test samples if it has any."""
         channels, height, width = self.shape
@@ -52,13 +57,13 @@ class Sites:
         identity = f"{self.shape} {self.class_names} {self.scale}"
         blank = Dataset(
             name="sites",
+            inputs=self.inputs,
             train_x=none_x,
             train_y=none_y,
             test_x=none_x,
             test_y=none_y,
             classes=len(self.class_names),
             class_names=self.class_names,
-            scale=self.scale,
             # unknown and unused: data.normalize is none or two lists where sites keep their data
             mean=(0.0,) * channels,
             std=(1.0,) * channels,
@@ -86,7 +91,7 @@ def fitted(dataset: Dataset, sites: Sites) -> Dataset:
         test_y=number[dataset.test_y],
         classes=len(sites.class_names),
         class_names=sites.class_names,
-        scale=sites.scale,
+        inputs=sites.inputs,
     )
 
 
@@ -149,5 +154,5 @@ def alone(client: int, clients: int, dataset: Dataset) -> Partition:
     return Partition(np.arange(train[-1]), train, np.arange(test[-1]), test)
 
 
-def _by(shape: tuple[int, int, int]) -> str:
+def _by(shape: Shape) -> str:
     return f"{shape[1]} x {shape[2]} with {shape[0]} channels"

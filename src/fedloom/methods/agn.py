@@ -51,7 +51,7 @@ class AGN(Part):
     momentum: Annotated[float, Field(gt=0, le=1)] = 0.1  # of running averages
 
     def build(self, net: Net, task: TaskInfo) -> Net:
-        for place in places(net, task.shape):
+        for place in places(net, task.inputs):
             groups = fitting(self.groups, place)
             norm = AdaptiveGroupNorm(
                 place.channels,

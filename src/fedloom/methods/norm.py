@@ -52,7 +52,7 @@ class Norm(Part):
     threshold: bool = True  # of frn
 
     def build(self, net: Net, task: TaskInfo) -> Net:
-        for place in places(net, task.shape):
+        for place in places(net, task.inputs):
             if self.kind != "none":
                 fill(net, place, self._make(place))
             elif not isinstance(place.module, nn.modules.conv._ConvNd):

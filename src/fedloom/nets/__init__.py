@@ -1,5 +1,6 @@
 """Networks as body + head, found by name."""
 
+from fedloom.data.spec import Shape
 from fedloom.nets.build import build, list_models
 from fedloom.nets.layers.batchnorm import (
     BatchNormMode,
@@ -10,7 +11,7 @@ from fedloom.nets.layers.batchnorm import (
 )
 from fedloom.nets.layers.heads import CosineHead, FeatureNormHead, FixedHead, simplex_etf, weight_of
 from fedloom.nets.net import Net, region_of
-from fedloom.nets.registry import BodyHead, Shape, model
+from fedloom.nets.registry import BodyHead, model
 
 __all__ = [
     "BatchNormMode",

@@ -1,13 +1,15 @@
 """The registry of nets: each file of `models` registers its own; a user's function is named by module or file.
 
-A net is a function (shape, classes) -> (body, head), with shape = (channels, height, width) of one image. A new net is
-one new file in `models` with `@model(name, line)` on such a function, and nothing else.
+A net is a function (shape, classes) -> (body, head), with the shape of one input: (channels, height, width) of an image. A
+function with a parameter `inputs` also receives the whole specification: kind, vocabulary, padding. A new net is one new
+file in `models` with `@model(name, line)` on such a function, and nothing else.
 """
 
 from __future__ import annotations
 
 import difflib
 import importlib
+import inspect
 import pkgutil
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,12 +17,12 @@ from pathlib import Path
 
 from torch import nn
 
+from fedloom.data.spec import KINDS, InputSpec, Kind
 from fedloom.errors import FedloomError, shown
 from fedloom.io.user_code import import_source
 
-Shape = tuple[int, int, int]
 BodyHead = tuple[nn.Module, nn.Module]
-Make = Callable[[Shape, int], BodyHead]
+Make = Callable[..., BodyHead]
 
 
 @dataclass(frozen=True)
@@ -29,20 +31,34 @@ class Model:
     line: str  # summary in one line
     origin: str  # the paper or code that it comes from
     smallest: int  # smallest height and width of images
-    make: Make
+    function: Make
+    kinds: tuple[Kind, ...] = ("image",)  # of inputs that it takes
+
+    def make(self, inputs: InputSpec, classes: int) -> BodyHead:
+        asks = "inputs" in inspect.signature(self.function).parameters
+        return self.function(inputs.shape, classes, **({"inputs": inputs} if asks else {}))
 
 
 _models: dict[str, Model] = {}
 
 
-def model(name: str, line: str, *, origin: str = "fedloom", smallest: int = 1) -> Callable[[Make], Make]:
+def model(
+    name: str,
+    line: str,
+    *,
+    origin: str = "fedloom",
+    smallest: int = 1,
+    kinds: tuple[Kind, ...] = ("image",),
+) -> Callable[[Make], Make]:
     """Register the decorated function as the net called `name`."""
 
     def register(make: Make) -> Make:
         known = _models.get(name)
-        if known is not None and known.make.__module__ != make.__module__:
-            raise FedloomError(f"two nets are called {name}: one in {known.make.__module__}, one in {make.__module__}")
-        _models[name] = Model(name, line, origin, smallest, make)
+        if known is not None and known.function.__module__ != make.__module__:
+            raise FedloomError(
+                f"two nets are called {name}: one in {known.function.__module__}, one in {make.__module__}"
+            )
+        _models[name] = Model(name, line, origin, smallest, make, kinds)
         return make
 
     return register
@@ -59,7 +75,7 @@ def all_models() -> dict[str, Model]:
 def find_model(name: str) -> Model:
     """The net of this name: one of ours, package.module:function, or path/to/file.py:function."""
     if ":" in name:
-        return Model(name, "a user's net", name, 1, _user_function(name))
+        return Model(name, "a user's net", name, 1, _user_function(name), KINDS)
     models = all_models()
     if name in models:
         return models[name]

@@ -83,7 +83,7 @@ def adopt(
     inputs = folder.known_inputs()
     with about("data"):
         given, divided = read_newcomer(
-            str(data), inputs.shape, inputs.class_names, inputs.scale, recipe.data.resize, hold_out=hold_out
+            str(data), inputs.spec.shape, inputs.class_names, inputs.scale, recipe.data.resize, hold_out=hold_out
         )
     tensors = (torch.from_numpy(values) for values in (given.train_x, given.train_y, given.test_x, given.test_y))
     dataset = inputs.dataset(Path(str(data)).stem, *tensors)

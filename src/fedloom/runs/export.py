@@ -123,7 +123,7 @@ def export(
     pipeline = inputs.pipeline(recipe)
     model = Standalone(_detached(program.net), pipeline, program.method.the("own_logits"), counts)
     facts = _facts(folder, inputs, program, pipeline, description, digest(tensors), out)
-    _write(model.eval(), inputs.shape, facts, out)
+    _write(model.eval(), inputs.spec.shape, facts, out)
     return Exported(out, facts, description["notes"])
 
 
@@ -204,7 +204,7 @@ def _facts(
     out: Path,
 ) -> dict[str, Any]:
     summary = Run(folder.path).summary
-    channels, height, width = inputs.shape
+    channels, height, width = inputs.spec.shape
     by_batch = program.recipe.bn == "batch" and any(
         isinstance(m, nn.modules.batchnorm._BatchNorm) for m in program.net.modules()
     )
@@ -235,7 +235,7 @@ def _facts(
     }
 
 
-def _write(model: Standalone, shape: tuple[int, int, int], facts: dict[str, Any], out: Path) -> None:
+def _write(model: Standalone, shape: tuple[int, ...], facts: dict[str, Any], out: Path) -> None:
     pixels = torch.rand(3, *shape) * facts["input"]["range"][1]
     text = json.dumps(facts, indent=2)
     with one_thread(), _quiet():

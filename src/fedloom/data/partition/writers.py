@@ -29,9 +29,9 @@ class Writers(Partitioner):
 
     def partition(self, request: Request) -> Partition:
         dataset = request.dataset
-        if dataset.train_writer is None:
+        if dataset.train_client is None:
             raise FedloomError(f"split writers: {dataset.name} has no writer labels; use another split")
-        writer = dataset.train_writer.numpy()[request.pool]
+        writer = dataset.train_client.numpy()[request.pool]
         writers = np.unique(writer)
         if request.clients > len(writers):
             raise FedloomError(
@@ -41,11 +41,11 @@ class Writers(Partitioner):
         client_writers = writers
         if request.clients < len(writers):
             client_writers = np.sort(request.generator("writers").choice(writers, request.clients, replace=False))
-        test_writer = np.full(len(request.test_pool), -1)
-        if dataset.test_writer is not None:
-            test_writer = dataset.test_writer.numpy()[request.test_pool]
+        test_client = np.full(len(request.test_pool), -1)
+        if dataset.test_client is not None:
+            test_client = dataset.test_client.numpy()[request.test_pool]
         return Partition(
-            *_held_by(request.pool, writer, client_writers), *_held_by(request.test_pool, test_writer, client_writers)
+            *_held_by(request.pool, writer, client_writers), *_held_by(request.test_pool, test_client, client_writers)
         )
 
 

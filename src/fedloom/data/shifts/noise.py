@@ -3,7 +3,7 @@
 The feature skew of FNR-FL and NIID-Bench. The noise of an image is drawn from one generator per (seed, client, image): it
 is the same in every round and for every method, for training and test samples. As in the published code, values are not
 clipped, so black and white pixels get the full deviation too; shifted images are stored as float16. Departure: the
-published code draws new noise at every access.
+published code draws new noise at every access. Features are standardized first, so SIGMA is in units of their deviation.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from fedloom.data.dataset import Dataset
 from fedloom.data.partition.partition import Index
 from fedloom.data.scheme import register
 from fedloom.data.shifts.shift import Pixels, Shift, Step, Viewer
+from fedloom.data.spec import Kind
 from fedloom.errors import FedloomError
 
 LARGEST = 10.0
@@ -34,6 +35,7 @@ class Noise(Shift):
     example: ClassVar[str] = "noise:0.1"
     step: ClassVar[Step] = "noise"
     leaves_range: ClassVar[bool] = True
+    kinds: ClassVar[tuple[Kind, ...]] = ("image", "features")
 
     def __post_init__(self) -> None:
         if not (isfinite(self.sigma) and 0 <= self.sigma <= LARGEST):

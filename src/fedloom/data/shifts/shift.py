@@ -15,6 +15,7 @@ import numpy.typing as npt
 from fedloom.data.dataset import Dataset
 from fedloom.data.partition.partition import Index
 from fedloom.data.scheme import Scheme
+from fedloom.data.spec import Kind
 from fedloom.rng import numpy_generator
 
 Pixels = npt.NDArray[np.float64]
@@ -48,9 +49,10 @@ class Shift(Scheme):
     group: ClassVar[str] = "what is seen"
     step: ClassVar[Step]
     leaves_range: ClassVar[bool] = False  # whether values may leave 0 to 1
+    kinds: ClassVar[tuple[Kind, ...]] = ("image",)  # inputs that `apply` can change; `relabel` works for all
 
     @property
-    def changes_images(self) -> bool:
+    def changes_inputs(self) -> bool:
         return type(self).apply is not Shift.apply
 
     @property
@@ -58,10 +60,13 @@ class Shift(Scheme):
         return type(self).relabel is not Shift.relabel
 
     def check(self, dataset: Dataset, clients: int) -> None:
-        """Raise an error if the shift does not apply to these images."""
+        """Raise an error if the shift does not apply to these samples."""
 
     def apply(self, x: Pixels, index: Index, viewer: Viewer) -> Pixels:
-        """The shifted images. `x`: N,H,W,C with values 0 to 1; `index`: their positions in the dataset."""
+        """The shifted samples; `index`: their positions in the dataset.
+
+        `x`: images N,H,W,C with values 0 to 1 (floats as they are), or features with mean 0 and deviation 1.
+        """
         return x
 
     def relabel(self, y: Index, classes: int, viewer: Viewer) -> Index:

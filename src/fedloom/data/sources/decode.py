@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from fedloom.data.arrays import Array
 from fedloom.errors import FedloomError, brief
+from fedloom.io.archives import Array
 
 GRAY = ("1", "L", "LA")
 COLOR = ("P", "PA", "RGB", "RGBA", "RGBX", "CMYK", "YCbCr", "HSV", "LAB")

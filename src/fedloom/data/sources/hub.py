@@ -16,10 +16,11 @@ from urllib.parse import parse_qsl
 
 import numpy as np
 
-from fedloom.data.arrays import Array, Content
+from fedloom.data.arrays import Content
 from fedloom.data.sources.decode import stack_images
 from fedloom.data.sources.source import DataSource, data_format, stamp
 from fedloom.errors import FedloomError
+from fedloom.io.archives import Array
 
 OPTIONS = ("image", "label", "config", "revision", "domain", "writer")
 

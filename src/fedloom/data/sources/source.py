@@ -29,7 +29,8 @@ class DataSource:
     where: str  # how error messages about its content name it
     identity: tuple[str, ...]  # cheap to compute, and changes with the content
     read: Callable[[int | None], Content]  # takes `data.resize`, for readers that decode image files
-    scale: float = 255.0  # largest pixel value
+    scale: float = 255.0  # largest pixel value of uint8 images
+    standardized: bool = False  # features need no further normalization
 
 
 @dataclass(frozen=True)

@@ -18,10 +18,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedloom.data.arrays import Array
 from fedloom.data.dataset import Dataset
 from fedloom.data.partition.partition import Index, Partition
 from fedloom.data.shifts.shift import Part, Pixels, Shift, Viewer
+from fedloom.errors import FedloomError
+from fedloom.io.archives import Array
 from fedloom.rng import numpy_generator
 
 BLOCK = 256  # images shifted at a time
@@ -50,6 +51,10 @@ class ClientViews:
     ) -> None:
         self.begin, self.partition, self.shifts, self.dataset, self.seed = begin, partition, shifts, dataset, seed
         for shift in shifts:
+            if shift.changes_inputs and dataset.inputs.kind not in shift.kinds:
+                raise FedloomError(
+                    f"split {shift} changes {' or '.join(shift.kinds)} inputs; {dataset.name} holds {dataset.inputs.noun}"
+                )
             shift.check(dataset, partition.clients)
         self._train = self._test = None
         self.pooled_rows = np.arange(len(dataset.test_y))
@@ -114,17 +119,29 @@ class ClientViews:
     def shifted(self, client: int, part: Part, index: Index) -> Array:
         """Images of the dataset as a client sees them; not cached."""
         source = self.dataset.train_x if part == "train" else self.dataset.test_x
-        x: Pixels = source.numpy()[index] / self.dataset.scale
+        center, unit = self._unit
+        x: Pixels = (source.numpy()[index] - center) / unit
         for shift in self.shifts:
             x = shift.apply(x, index, self.viewer(client, part))
-        levels = x * self.dataset.scale
+        levels = x * unit + center
         if self.dtype == np.uint8:
             return np.round(np.clip(levels, 0, 255)).astype(np.uint8)
-        return levels.astype(np.float16)
+        return levels.astype(self.dtype)
+
+    @property
+    def _unit(self) -> tuple[Array | float, Array | float]:
+        """What shifts call 0 and 1: of images 0 and the scale, of features mean and deviation."""
+        dataset = self.dataset
+        if dataset.inputs.kind == "image":
+            return 0.0, dataset.scale
+        shape = (-1, *[1] * (len(dataset.shape) - 1))
+        return np.array(dataset.mean).reshape(shape), np.array(dataset.std).reshape(shape)
 
     @property
     def dtype(self) -> type[np.generic]:
-        """Of the cached images."""
+        """Of the cached samples."""
+        if self.dataset.inputs.dtype != "uint8":
+            return np.float32
         fits = self.dataset.scale == 255 and not any(shift.leaves_range for shift in self.shifts)
         return np.uint8 if fits else np.float16
 
@@ -141,7 +158,7 @@ class ShiftedImages:
             if shift.changes_labels:
                 self._relabel(shift)
         self._source: Tensor | None = None
-        if not any(shift.changes_images for shift in views.shifts):
+        if not any(shift.changes_inputs for shift in views.shifts):
             self._source = source
             return
         shape = (len(index), *source.shape[1:])

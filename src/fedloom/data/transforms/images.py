@@ -11,8 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from fedloom.data.dataset import Dataset
-from fedloom.data.transforms.normalize import normalization
+from fedloom.data.transforms.pipeline import Pipeline
 from fedloom.errors import FedloomError
 
 Augment = Literal["none", "flip", "crop+flip"]
@@ -20,25 +19,14 @@ PADDING = 4  # pixels on each side, for the random crop
 
 
 @dataclass(frozen=True)
-class Pipeline:
-    """From uint8 B,H,W,C (float16 for some shifted samples) to float32 B,C,H,W, channels last: (x / scale - mean) / std."""
-
-    scale: float
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
-    augment: Augment = "none"
+class ImagePipeline(Pipeline):
+    """From uint8 or float B,H,W,C (float16 for some shifted images) to float32 B,C,H,W, channels last."""
 
     def __post_init__(self) -> None:
         if self.augment not in get_args(Augment):
             raise FedloomError(f"augment is {self.augment!r}; allowed are {', '.join(get_args(Augment))}")
 
-    @classmethod
-    def of(cls, dataset: Dataset, normalize: object = "set", augment: Augment = "none") -> Pipeline:
-        mean, std = normalization(normalize, (dataset.mean, dataset.std), dataset.name)
-        return cls(dataset.scale, mean, std, augment)
-
     def __call__(self, x: Tensor, generator: torch.Generator | None) -> Tensor:
-        """With a generator: augmented by its draws. Without: for evaluation."""
         if generator is not None and self.augment != "none":
             x = _crop_and_flip(x, PADDING if self.augment == "crop+flip" else 0, generator)
         batch, height, width, channels = x.shape
@@ -46,6 +34,13 @@ class Pipeline:
         # As a matrix, one row per image: long rows are vectorized, pixels of three numbers are not.
         flat = torch.addcmul(shift, x.reshape(batch, len(factor)).float(), factor)
         return flat.view(batch, height, width, channels).permute(0, 3, 1, 2)
+
+    def rows(self, x: Tensor) -> Tensor:
+        """N,H,W,C, so that rows are whole images."""
+        return self(x, None).permute(0, 2, 3, 1).contiguous()
+
+    def inputs(self, rows: Tensor) -> Tensor:
+        return rows.permute(0, 3, 1, 2)
 
 
 @lru_cache(maxsize=32)

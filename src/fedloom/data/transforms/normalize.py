@@ -1,4 +1,4 @@
-"""`data.normalize`: set (statistics of the training images), none, or two lists: means and deviations per channel."""
+"""`data.normalize`: set (statistics of the training samples), none, or two lists: means and deviations per channel."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ALLOWED = "allowed are set, none, or two lists of one number per channel: means,
 
 
 def check_normalize(value: object) -> Literal["set", "none"] | Statistics:
-    """What can be checked without the images."""
+    """What can be checked without the data."""
     if value == "set":
         return "set"
     if value == "none":

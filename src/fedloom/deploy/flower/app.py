@@ -48,9 +48,7 @@ class Settings:
             raise FedloomError("app config: scale is missing; inputs of the sites are x / scale, for example 255")
         return cls(**known)
 
-    def agreed(
-        self, shape: tuple[int, int, int], names: tuple[str, ...]
-    ) -> tuple[tuple[int, int, int], tuple[str, ...]]:
+    def agreed(self, shape: tuple[int, ...], names: tuple[str, ...]) -> tuple[tuple[int, ...], tuple[str, ...]]:
         """Shape and classes of the federation: from the settings, otherwise as the sites report."""
         return sizes(self.shape, "app config: shape") if self.shape else shape, listed(self.classes) or names
 

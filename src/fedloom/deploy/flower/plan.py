@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 
-from fedloom.data import Pipeline
 from fedloom.deploy.secagg.encoding import HEADER
 from fedloom.engine.experiment import Experiment, prepare
 from fedloom.engine.federated_data import Public
@@ -74,7 +73,7 @@ def blank_experiment(recipe: Recipe, shape: tuple[int, int, int], classes: int) 
     dataset = sites.dataset()
     experiment_recipe = recipe.changed(data=data)
     count = 1 if recipe.data.public or recipe.data.public_from else 0
-    public = Public(dataset.train_x, torch.zeros(count, dtype=torch.int64), Pipeline.of(dataset, "none"))
+    public = Public(dataset.train_x, torch.zeros(count, dtype=torch.int64), dataset.pipeline("none"))
     return prepare(experiment_recipe, sized(one, one), dataset=dataset, public=public)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from fedloom.data import Dataset, Pipeline, load
+from fedloom.data import Dataset, load
 from fedloom.deploy.messages.schema import FederationInfo
 from fedloom.deploy.site.config import NodeConfig
 from fedloom.deploy.site.private import Refusal
@@ -44,7 +44,7 @@ def site_experiment(
     public = None
     if info.public:  # public samples are at the server; a site needs only their number
         labels = torch.full((info.public,), 0 if info.labeled else -1)
-        public = Public(dataset.train_x[:0], labels, Pipeline.of(dataset, recipe.data.normalize))
+        public = Public(dataset.train_x[:0], labels, dataset.pipeline(recipe.data.normalize))
         recipe = recipe.changed(data={**recipe.data.model_dump(), "public_from": None})
     partition = alone(node.client, recipe.clients, dataset)
     return prepare(recipe, partition, initial, dataset=dataset, samples=info.samples, public=public)

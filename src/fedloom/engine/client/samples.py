@@ -83,13 +83,12 @@ class Samples:
             return self.pipeline(self.x[self.rows[chosen]], generator).to(self.device), self.y[chosen], chosen
         if self._prepared is None and len(self) * self.x[0].numel() * 4 > PREPARED_BYTES:
             return self.pipeline(self.x[self.rows[chosen]], None).to(self.device), self.y[chosen], chosen
-        return self.prepared()[chosen].permute(0, 3, 1, 2), self.y[chosen], chosen
+        return self.pipeline.inputs(self.prepared()[chosen]), self.y[chosen], chosen
 
     def prepared(self) -> Tensor:
-        """All samples as floats, without augmentation; N,H,W,C, so that rows are whole images."""
+        """All samples without augmentation, as rows of the pipeline."""
         if self._prepared is None:
-            floats = self.pipeline(self.x[self.rows], None)
-            self._prepared = floats.permute(0, 2, 3, 1).contiguous().to(self.device)
+            self._prepared = self.pipeline.rows(self.x[self.rows]).to(self.device)
         return self._prepared
 
 

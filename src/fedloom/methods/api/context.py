@@ -10,6 +10,7 @@ from typing import Literal, Protocol
 import torch
 from torch import Tensor
 
+from fedloom.data.spec import InputSpec, Shape
 from fedloom.errors import FedloomError
 
 Tensors = dict[str, Tensor]
@@ -25,7 +26,7 @@ Objective = Literal["method", "objective", "ce"]  # loss and regularizers | the 
 class TaskInfo:
     """What a part knows of the experiment when it builds the net or declares its state."""
 
-    shape: tuple[int, int, int]
+    inputs: InputSpec
     classes: int
     clients: int
     samples: int
@@ -38,6 +39,11 @@ class TaskInfo:
     # the whole storage at initialization; empty during `build`
     initial: Tensor = field(default_factory=lambda: torch.empty(0))
     dim: int = 0  # number of features that the head receives; 0 during `build`
+
+    @property
+    def shape(self) -> Shape:
+        """Of one network input."""
+        return self.inputs.shape
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedloom.nets.registry import Shape
+from fedloom.data.spec import Shape
 
 
 class FeatureGenerator(nn.Module):

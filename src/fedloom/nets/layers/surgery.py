@@ -1,4 +1,4 @@
-"""Where a net normalizes its features, or could: found by a forward pass of two blank images through a copy.
+"""Where a net normalizes its features, or could: found by a forward pass of two blank inputs through a copy.
 
 A module's type is known from its class, but its input only from a forward pass: number of channels, maps or vectors, and
 which ReLU follows. So any net made of modules can be rebuilt.
@@ -16,10 +16,11 @@ from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 from torch.nn.modules.pooling import _AdaptiveMaxPoolNd, _MaxPoolNd
 
+from fedloom.data.spec import InputSpec, Shape
 from fedloom.errors import FedloomError
 from fedloom.nets.layers.convs import follow
 from fedloom.nets.net import Net, is_normalizer
-from fedloom.nets.registry import Shape, reason
+from fedloom.nets.registry import reason
 
 
 @dataclass(frozen=True)
@@ -48,12 +49,12 @@ class _Seen:
     sources: list[str] = field(default_factory=list)  # a ReLU's: who made its input, a call each
 
 
-def places(net: Net, shape: Shape) -> list[Place]:
+def places(net: Net, inputs: InputSpec | Shape) -> list[Place]:
     """Where the body normalizes features; if nowhere, its convolutions."""
     wanted: Callable[[nn.Module], bool] = is_normalizer
     if not any(is_normalizer(module) for module in net.body.modules()):
         wanted = _is_convolution
-    seen = _watch(net, shape, wanted)
+    seen = _watch(net, InputSpec.of(inputs), wanted)
     relus = _followers(net, seen)
     found_places = []
     for name, module in net.named_modules():
@@ -91,7 +92,7 @@ def _is_convolution(module: nn.Module) -> bool:
     return isinstance(module, _ConvNd)
 
 
-def _watch(net: Net, shape: Shape, wanted: Callable[[nn.Module], bool]) -> dict[str, _Seen]:
+def _watch(net: Net, inputs: InputSpec, wanted: Callable[[nn.Module], bool]) -> dict[str, _Seen]:
     """Modules that were called, by name. Tensors are compared by identity, so all of them are kept to the end."""
     twin = copy.deepcopy(net).eval()
     seen: dict[str, _Seen] = {}
@@ -116,7 +117,7 @@ def _watch(net: Net, shape: Shape, wanted: Callable[[nn.Module], bool]) -> dict[
             watch(name, module)
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         try:
-            twin.body(torch.zeros(2, *shape))
+            twin.body(inputs.blank(2))
         except Exception as error:  # a user's modules may raise anything
             raise FedloomError(f"the net fails on two blank images ({reason(error)})") from error
     return seen

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from torch import nn
 
-from fedloom.nets.registry import BodyHead, Shape, model
+from fedloom.data.spec import Shape
+from fedloom.nets.registry import BodyHead, model
 
 
 @model("cnn", "small: three 3x3 convolutions, 32-64-128, then the mean over the image", smallest=8)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from torch import nn
 
-from fedloom.nets.registry import BodyHead, Shape, model
+from fedloom.data.spec import Shape
+from fedloom.nets.registry import BodyHead, model
 
 
 @model("conv4", "four 3x3 convolutions of 64, batch-normalized", origin="FedBABU (4convNet)", smallest=16)

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from torch import nn
 
-from fedloom.nets.registry import BodyHead, Shape, model
+from fedloom.data.spec import Shape
+from fedloom.nets.registry import BodyHead, model
 
 
 @model("lenet", "two 5x5 convolutions of 64, fully connected 384-192", origin="FedDC, FedNN", smallest=16)

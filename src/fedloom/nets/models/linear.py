@@ -1,4 +1,4 @@
-"""Softmax regression on the pixels: a body without parameters."""
+"""Softmax regression on the inputs: a body without parameters."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import math
 
 from torch import nn
 
-from fedloom.nets.registry import BodyHead, Shape, model
+from fedloom.data.spec import Shape
+from fedloom.nets.registry import BodyHead, model
 
 
-@model("linear", "softmax regression on the pixels", origin="classical")
+@model("linear", "softmax regression on the inputs", origin="classical", kinds=("image", "features"))
 def linear(shape: Shape, classes: int) -> BodyHead:
     return nn.Flatten(), nn.Linear(math.prod(shape), classes)

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from torch import nn
 
-from fedloom.nets.registry import BodyHead, Shape, model
+from fedloom.data.spec import Shape
+from fedloom.nets.registry import BodyHead, model
 
 # output channels and stride of each block
 _BLOCKS = ((64, 1), (128, 2), (128, 1), (256, 2), (256, 1), (512, 2), *[(512, 1)] * 5, (1024, 2), (1024, 1))

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from fedloom.nets.registry import BodyHead, Shape, model
+from fedloom.data.spec import Shape
+from fedloom.nets.registry import BodyHead, model
 
 
 class Block(nn.Module):

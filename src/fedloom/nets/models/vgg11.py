@@ -10,7 +10,8 @@ import math
 
 from torch import nn
 
-from fedloom.nets.registry import BodyHead, Shape, model
+from fedloom.data.spec import Shape
+from fedloom.nets.registry import BodyHead, model
 
 _WIDTHS = ((64,), (128,), (256, 256), (512, 512), (512, 512))  # a tuple a stage; each stage ends with pooling
 

@@ -115,7 +115,7 @@ def _try(replica: Replica, parts: tuple[str, ...], round: int, count: int = 2) -
     losses = VmapLoss(replica, replica.loss.only(*parts), contexts)
     trained = Trained(layout.slices(layout.trainable()), True)
     rows = experiment.program.initial.to(replica.device).expand(count, -1).clone()
-    x = torch.randn(count, 3, *task.shape, generator=generator).to(replica.device)
+    x = task.inputs.random(count, 3, generator=generator).to(replica.device)
     y = torch.randint(task.classes, (count, 3), generator=generator).to(replica.device)
     first = messages.state.views(messages.state_row)
     state = {name: torch.stack([first[name]] * count) for name in losses.states}
@@ -131,7 +131,7 @@ def _try(replica: Replica, parts: tuple[str, ...], round: int, count: int = 2) -
 def _is_functional(replica: Replica) -> bool:
     """Whether the net, called with other weights, gives the same outputs as when it holds them."""
     storage, generator = replica.weights.storage, torch.Generator().manual_seed(1)
-    x = torch.randn(2, *replica.experiment.program.task.shape, generator=generator).to(replica.device)
+    x = replica.experiment.program.task.inputs.random(2, generator=generator).to(replica.device)
     other = storage + 0.1 * torch.randn(len(storage), generator=generator).to(replica.device)
     lent, tensors = FunctionalNet(replica.net, list(replica.layout.entries)), list(replica.layout.views(other).values())
     with torch.no_grad():
