@@ -48,9 +48,8 @@ def run(
     if quiet:
         return
     import_metrics(done.recipe)
-    console.out.print(summary_table(done.summary, done.metrics))
-    for table in group_tables(done.summary, done.metrics):
-        console.out.print(table)
+    for table in (summary_table(done.summary, done.metrics), *group_tables(done.summary, done.metrics)):
+        print_wide(console.out, table)
     for note in metric_notes(done.summary):
         console.line(f"note: {note}")
     console.line(time_line(done.summary))

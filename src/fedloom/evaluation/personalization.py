@@ -69,12 +69,13 @@ def fine_tune(
     first = (initial or initial_values(federation, unseen, sample)).reports
     reports = _run(federation, part, epochs, lr, loss, unseen, False, done, sample) if epochs else []
     last = reports if epochs else first
-    results = []
-    for metric in federation.experiment.recipe.metrics:
+    results, recipe = [], federation.experiment.recipe
+    # accuracy is never undefined, so where it is the only metric nothing has to be counted
+    counts = (_counts(first, "total"), _counts(first, "unseen_total")) if recipe.needs_scores else ([], [])
+    for metric in recipe.metrics:
         values = [_values(first, metric, 0), *(_values(reports, metric, epoch) for epoch in range(epochs))]
         on_unseen = _unseen(first, metric), _unseen(last, metric)
         globally = list((on_global or {}).get(metric, []))
-        counts = _counts(first, "total"), _counts(first, "unseen_total")
         results.append(FineTunedMetric(metric, values, globally, on_unseen, *counts))
     return PersonalizationResult(part, epochs, lr, tuple(results), loss, sample)
 

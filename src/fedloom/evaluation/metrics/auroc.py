@@ -2,8 +2,8 @@
 
     AUROC_c = (R_c - n_c (n_c + 1) / 2) / (n_c (N - n_c))        R_c: sum of the ranks of class c's samples
 
-The rank sum of Mann and Whitney, with mean ranks for ties, is the area that scikit-learn's `roc_auc_score` integrates, for
-all classes in one sort. Per client that matters: with ten classes and 50 samples it takes 0.2 ms in place of 16 ms.
+The rank sum of Mann and Whitney, with mean ranks for ties, is the area that scikit-learn's `roc_auc_score` integrates. It is
+not taken from there because it is computed for every client: with ten classes and 50 samples, ROC curves take 60 times as long.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
+import numpy.typing as npt
 
 from fedloom.evaluation.metrics.metric import Metric, Scores, Targets, softmax
 
@@ -30,15 +31,20 @@ class Auroc(Metric):
         return float(np.mean(areas)) if areas else math.nan
 
     def by_class(self, scores: Scores, targets: Targets) -> list[float]:
-        from scipy.stats import rankdata  # slow to import
-
         total, classes = scores.shape
         counts = np.bincount(targets, minlength=classes)
         areas = np.full(classes, math.nan)
         present = np.flatnonzero((counts > 0) & (counts < total))
         if len(present) and np.isfinite(scores).all():
-            ranks = rankdata(softmax(scores)[:, present], axis=0)
-            positive = counts[present]
-            sums = (ranks * (targets[:, None] == present)).sum(0)
-            areas[present] = (sums - positive * (positive + 1) / 2) / (positive * (total - positive))
+            probabilities = softmax(scores)
+            for label in present.tolist():
+                positive = counts[label]
+                above = _ranks(probabilities[:, label])[targets == label].sum() - positive * (positive + 1) / 2
+                areas[label] = above / (positive * (total - positive))
         return [float(area) for area in areas]
+
+
+def _ranks(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """1 for the lowest; equal values share the mean of their ranks."""
+    _, place, ties = np.unique(values, return_inverse=True, return_counts=True)
+    return np.asarray((np.cumsum(ties) - (ties - 1) / 2)[place])

@@ -17,6 +17,9 @@ class MacroF1(Metric):
 
     name, title, bounds = "macro_f1", "macro F1", (0.0, 1.0)
 
+    def load(self) -> None:
+        import sklearn.metrics  # noqa: F401
+
     def compute(self, scores: Scores, targets: Targets) -> float:
         from sklearn.metrics import f1_score  # slow to import
 

@@ -57,6 +57,10 @@ class Metric(ABC):
             values.append(self.compute(scores[inside], targets[inside]) if inside.any() else math.nan)
         return values
 
+    def load(self) -> None:
+        """Import what `compute` needs. It is called before workers are forked, so that not each of them imports it."""
+        return
+
     def note(self, classes: int) -> str | None:
         """What a user with that many classes should know of the metric."""
         return None
