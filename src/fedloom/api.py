@@ -10,7 +10,8 @@ from fedloom.data import named_data
 from fedloom.engine.given import given_recipe
 from fedloom.engine.server.callback import RunCallback
 from fedloom.errors import FedloomError, shown
-from fedloom.evaluation.personalization import UNSEEN, PersonalizationResult, TunedPart
+from fedloom.evaluation.fine_tuned import PersonalizationResult, TunedPart
+from fedloom.evaluation.personalization import UNSEEN
 from fedloom.methods import Method, Part
 from fedloom.methods.api.context import Objective
 from fedloom.recipe import NAMED_GROUPS, Recipe, read_recipe, recipe
@@ -136,7 +137,7 @@ def analyze(
     """Measure a finished run: `analyze(run, what="factors,norms", clients=[0, 3])`; tables go into its folder.
 
     By default everything is measured. `clients`: whose local models are trained again (default: ten of the last cohort; "all").
-    `images`: number of test samples. `target`: accuracies whose cost is reported.
+    `images`: number of test samples. `target`: values of the headline metric whose cost is reported.
     """
     folder = RunFolder(path.path if isinstance(path, Run) else path)
     request = AnalysisRequest.of(what, clients, images, target)

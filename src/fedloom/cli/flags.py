@@ -45,7 +45,8 @@ def _option(name: str) -> Any:
     field = Recipe.model_fields[name]
     if name in NAMED_GROUPS:
         field = type(field.default).model_fields["name"]
-    default = "" if field.default is None else f" [{field.default}]"
+    value = ",".join(field.default) if isinstance(field.default, tuple) else field.default
+    default = "" if value is None else f" [{value}]"
     kind = {int: "INTEGER", float: "NUMBER"}.get(type(field.default), "TEXT")
     return Option(
         f"--{name.replace('_', '-')}",

@@ -236,6 +236,12 @@ class Recipe(BaseModel):
     eval_every: Annotated[
         Count, about("rounds between tests of the global model; 0: after the last round only"), FLAG, NO_EFFECT
     ] = 1
+    metrics: Annotated[
+        tuple[str, ...],
+        about("metrics of every evaluation, the headline first: a,b (fedloom list metrics)"),
+        FLAG,
+        NO_EFFECT,
+    ] = ("accuracy",)
     init: Annotated[
         str | None,
         about("initial weights: PATH.safetensors | hf:owner/name[/file]; tensors of the same name and shape are used"),
@@ -294,6 +300,8 @@ class Recipe(BaseModel):
                 given = {**given, group: {"name": given[group]}}
         if isinstance(given, Mapping) and isinstance(given.get("parts"), str):
             given = {**given, "parts": [given["parts"]]}
+        if isinstance(given, Mapping) and isinstance(given.get("metrics"), str):
+            given = {**given, "metrics": [name.strip() for name in given["metrics"].split(",") if name.strip()]}
         return given
 
     @model_validator(mode="after")
@@ -321,6 +329,16 @@ class Recipe(BaseModel):
         if kind == "exp" and re.fullmatch(r"\d*\.?\d+(e-?\d+)?", number) and 0 < float(number) <= 1:
             return value
         raise ValueError("allowed are constant, step, cosine and exp:FACTOR with a factor in (0, 1]")
+
+    @field_validator("metrics")
+    @classmethod
+    def _metrics(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        """Whether a name is known is decided after `parts` are imported: a metric may be the user's own."""
+        if not value:
+            raise ValueError("at least one is needed, as in accuracy,macro_f1")
+        if twice := [name for name in value if value.count(name) > 1]:
+            raise ValueError(f"{shown(twice[0])} is given twice")
+        return value
 
     @field_validator("vmap", mode="before")
     @classmethod
@@ -363,6 +381,16 @@ class Recipe(BaseModel):
     def cohort_size(self) -> int:
         """Clients in a round; with `participation: bernoulli`, their expected number."""
         return max(int(self.fraction * self.clients + 1e-9), 1)
+
+    @property
+    def headline(self) -> str:
+        """The metric that selects, that curves show first and that progress is reported in."""
+        return self.metrics[0]
+
+    @property
+    def needs_scores(self) -> bool:
+        """Whether evaluation computes more than accuracy, which is a matter of counts."""
+        return self.metrics != ("accuracy",)
 
     def changed(self, **fields: Any) -> Recipe:
         return recipe({**self.model_dump(), **fields})

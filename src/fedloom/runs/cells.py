@@ -19,7 +19,8 @@ from fedloom.engine.experiment import prepare
 from fedloom.engine.given import given_recipe
 from fedloom.engine.resolve import resolve
 from fedloom.errors import FedloomError, shown
-from fedloom.evaluation.personalization import TunedPart
+from fedloom.evaluation.fine_tuned import TunedPart
+from fedloom.evaluation.metrics import check as check_metrics
 from fedloom.recipe import NAMED_GROUPS, Recipe, assign
 
 Point: TypeAlias = tuple[tuple[str, str], ...]  # (("lr", "0.1"), ("epochs", "5"))
@@ -91,6 +92,7 @@ def plan(
     for cell in cells[:: len(numbers)]:
         where.check(cell.recipe)
         resolve(prepare(cell.recipe))
+        check_metrics(cell.recipe.metrics)
     return _weighed(cells, fine_tuning)
 
 

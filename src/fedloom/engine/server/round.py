@@ -45,7 +45,7 @@ class Federation(Machinery):
                 self.aggregate(server, acceptance, cohort)
             if number == self.experiment.recipe.rounds:
                 self.finalize(server)
-        entries = method_entries(self.experiment.program.method, server)
+        entries = method_entries(self.experiment.program.method, server, self.experiment.recipe.metrics)
         inspection.aggregated(server.accepted)
 
         self.commit(server.accepted, number)
