@@ -25,13 +25,14 @@ from fedloom.errors import FedloomError, shown
 from fedloom.evaluation.accuracy import summarize
 from fedloom.methods.api.context import Objective
 from fedloom.rng import numpy_generator
-from fedloom.weights import Regions
+from fedloom.weights import BEFORE_HEAD, Regions
 
-TunedPart = Literal["full", "head", "body"]
+TunedPart = Literal["full", "head", "body", "adapter"]
 REGIONS: dict[TunedPart, tuple[str, ...]] = {
-    "full": ("body", "norm", "head"),
+    "full": (*BEFORE_HEAD, "head"),
     "head": ("head",),
-    "body": ("body", "norm"),
+    "body": BEFORE_HEAD,
+    "adapter": ("adapter",),
 }
 UNSEEN = 500  # at most that many test samples of unseen classes per client
 
