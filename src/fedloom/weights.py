@@ -61,6 +61,13 @@ class Regions:
             if any(region == w if w in REGIONS else name == w or name.startswith(w + ".") for w in which)
         ]
 
+    @property
+    def base(self) -> list[str]:
+        """Names of the tensors that adapters are trained beside: all constant ones before the head; none without adapters."""
+        if "adapter" not in self.region.values():
+            return []
+        return [name for name in self.constant if self.region.get(name) in BEFORE_HEAD]
+
     def _decide(self, status: Status, which: tuple[str, ...]) -> Regions:
         names = self.select(*which)
         if not names:
