@@ -194,7 +194,7 @@ def check(
 @flower.command()
 def personalize(
     state: Annotated[Path, Argument(help="the state folder of this node", show_default=False)],
-    part: Annotated[str, Option(help="full | head | body")] = "full",
+    part: Annotated[str, Option(help="full | head | body | adapter")] = "full",
     epochs: Annotated[int, Option(help="epochs of fine-tuning")] = 5,
     lr: Annotated[float, Option(help="learning rate of fine-tuning")] = 0.001,
     data: Annotated[str | None, Option(help="path of the site's images, if they moved", show_default=False)] = None,

@@ -22,7 +22,7 @@ from fedloom.engine.tensor_layout import TensorLayout, prefixed, scoped
 from fedloom.engine.threads import one_thread
 from fedloom.errors import FedloomError
 from fedloom.methods import Method, Query, RunPlan, TaskInfo, Tensors, method
-from fedloom.nets import Net, build, region_of, set_batch_norm, spelled_model
+from fedloom.nets import Net, build, fixed_tensors, region_of, set_batch_norm, spelled_model
 from fedloom.nets.layers.heads import set_head
 from fedloom.recipe import Recipe
 from fedloom.rng import seeded
@@ -136,18 +136,17 @@ def assemble(net: Net, sum_of_parts: Method, task: TaskInfo, recipe: Recipe) -> 
     """Let every part rebuild the net, then assign each region's status."""
     constant: dict[str, str] = {}
     with one_thread(), seeded(recipe.seed, "build"):
-        for part in sum_of_parts.hooked("build"):
+        for part in sorted(sum_of_parts.hooked("build"), key=lambda part: part.builds_last):
             with about(f"method: {part.name}"):
                 net = part.build(net, task)
-            for name, parameter in net.named_parameters():
-                if not parameter.requires_grad:
-                    constant.setdefault(name, part.name)
+            for name in fixed_tensors(net):
+                constant.setdefault(name, part.name)
     set_batch_norm(net, recipe.bn)  # also of normalizers that parts added
     for name, parameter in net.named_parameters():
         if parameter.dtype != torch.float32:
             raise FedloomError(f"model: {name} is {parameter.dtype}; fedloom trains float32 weights")
-        if not parameter.requires_grad:
-            constant.setdefault(name, "the model")
+    for name in fixed_tensors(net):
+        constant.setdefault(name, "the model")
     regions = Regions.of(net, region_of(net), constant)
     if recipe.bn == "local":
         kept: dict[str, Status] = dict.fromkeys(regions.statistics, "personal")
