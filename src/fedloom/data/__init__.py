@@ -1,6 +1,7 @@
 """Datasets as tensors, splits (which client holds which samples), and the transform of a batch."""
 
 from fedloom.data.dataset import Dataset, load
+from fedloom.data.objects import named_data
 from fedloom.data.partition.partition import Partition
 from fedloom.data.sources import list_sets
 from fedloom.data.spec import InputSpec, Kind
@@ -23,6 +24,7 @@ __all__ = [
     "list_sets",
     "list_splits",
     "load",
+    "named_data",
     "normalization",
     "pipeline_of",
     "split",

@@ -54,9 +54,11 @@ class Block(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
-        x = x + self.dropout(self.attention(self.norm1(x), mask))
+        attended: Tensor = self.attention(self.norm1(x), mask)
+        x = x + self.dropout(attended)
         inner: Tensor = self.down(F.gelu(self.up(self.norm2(x))))
-        return x + self.dropout(inner)
+        out: Tensor = x + self.dropout(inner)
+        return out
 
 
 class Patches(nn.Module):
