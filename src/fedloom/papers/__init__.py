@@ -2,7 +2,7 @@
 
 from fedloom.papers.apply import apply, flat, nested
 from fedloom.papers.cells import PublishedCell, all_cells, protocol_of, table_cells
-from fedloom.papers.load import PAPERS, paper, papers, protocol, protocols
+from fedloom.papers.load import PAPERS, key_of, paper, papers, protocol, protocols
 from fedloom.papers.schema import Measure, Paper, Protocol
 
 __all__ = [
@@ -14,6 +14,7 @@ __all__ = [
     "all_cells",
     "apply",
     "flat",
+    "key_of",
     "nested",
     "paper",
     "papers",

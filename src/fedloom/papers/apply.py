@@ -32,6 +32,8 @@ def apply(protocol: Protocol, text: str, given: Mapping[str, Any], counted_epoch
     for part in whole.parts:
         fields |= settings_of(protocol, part).set
     fields |= explicit
+    if fields.get("steps") is not None and explicit.get("steps") is not None:  # local work is counted in one of them
+        fields.pop("epochs", None)
     if protocol.rounds_times_epochs is not None and "rounds" not in explicit:
         epochs = counted_epochs or fields.get("epochs", 1)
         fields["rounds"] = _rounds(protocol.rounds_times_epochs, epochs)

@@ -17,13 +17,17 @@ _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the files are the pac
 PAPERS = ("fedbabu", "feddrplus", "fedfn", "fednn", "fnrfl")
 
 
-def paper(name: str) -> Paper:
-    """By its key, such as feddrplus, or its name, such as FedDr+."""
-    keys = {key: key for key in PAPERS} | {"feddr+": "feddrplus", "fnr-fl": "fnrfl", "feddr": "feddrplus", "fnr": "fnrfl"}
-    key = keys.get(name.strip().lower())
-    if key is None:
+def key_of(name: str) -> str:
+    """A paper's key, such as feddrplus, from it or from a name such as FedDr+."""
+    written = name.strip().lower().replace("-", "").replace("+", "plus")
+    if written not in PAPERS:
         raise FedloomError(nearest("paper", name, PAPERS))
-    return _read(key)
+    return written
+
+
+def paper(name: str) -> Paper:
+    """By its key or its name."""
+    return _read(key_of(name))
 
 
 def papers() -> dict[str, Paper]:
@@ -41,9 +45,10 @@ def protocol(name: str) -> Protocol:
     known = protocols()
     if name in known:
         return known[name]
-    if name.strip().lower() in PAPERS:
-        return known[next(iter(_read(name.strip().lower()).protocols))]
-    raise FedloomError(nearest("protocol", name, known))
+    try:
+        return known[next(iter(paper(name).protocols))]
+    except FedloomError:
+        raise FedloomError(nearest("protocol", name, known)) from None
 
 
 @cache

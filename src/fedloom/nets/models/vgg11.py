@@ -1,5 +1,7 @@
 """The VGG11 of FedNTD's, FedFN's and FedDr+'s experiments: no normalization, no dropout, fully connected 512-512.
 
+`dropout=0.5` before both fully connected layers is FNR-FL's.
+
 9,750,922 parameters with 10 classes. Convolutions are drawn from N(0, 2 / (k k out)) with bias 0. At 32x32 the maps end
 as 1x1; larger images are averaged to that.
 """
@@ -11,6 +13,7 @@ import math
 from torch import nn
 
 from fedloom.data.spec import Shape
+from fedloom.nets.parameters import Rate
 from fedloom.nets.registry import BodyHead, model
 
 _WIDTHS = ((64,), (128,), (256, 256), (512, 512), (512, 512))  # a tuple a stage; each stage ends with pooling
@@ -19,7 +22,7 @@ _WIDTHS = ((64,), (128,), (256, 256), (512, 512), (512, 512))  # a tuple a stage
 @model(
     "vgg11", "eight 3x3 convolutions, 64 to 512, fully connected 512-512", origin="FedNTD, FedFN, FedDr+", smallest=32
 )
-def vgg11(shape: Shape, classes: int) -> BodyHead:
+def vgg11(shape: Shape, classes: int, dropout: Rate = 0.0) -> BodyHead:
     layers: list[nn.Module] = []
     width = shape[0]
     for stage in _WIDTHS:
@@ -30,6 +33,7 @@ def vgg11(shape: Shape, classes: int) -> BodyHead:
         layers.insert(-1, nn.MaxPool2d(2))
     layers += [nn.AdaptiveAvgPool2d(1), nn.Flatten()]  # (B, 512)
     for _ in range(2):
+        layers += [nn.Dropout(dropout)] if dropout else []
         layers += [nn.Linear(512, 512), nn.ReLU(inplace=True)]
     return nn.Sequential(*layers), nn.Linear(512, classes)
 
