@@ -1,6 +1,6 @@
 """fedloom: federated learning for clients whose data disagree. A method is a sum of parts."""
 
-from fedloom.api import analyze, compare, personalize, report, run, split, sweep
+from fedloom.api import analyze, compare, personalize, protocols, report, reproduce, run, split, sweep
 from fedloom.data import Dataset
 from fedloom.engine.server.callback import RunCallback
 from fedloom.errors import FedloomError
@@ -39,7 +39,9 @@ __all__ = [
     "method",
     "personalize",
     "personalize_run",
+    "protocols",
     "report",
+    "reproduce",
     "run",
     "split",
     "sweep",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +14,14 @@ from fedloom.evaluation.fine_tuned import PersonalizationResult, TunedPart
 from fedloom.evaluation.personalization import UNSEEN
 from fedloom.methods import Method, Part
 from fedloom.methods.api.context import Objective
+from fedloom.papers import Protocol, apply, nested, protocol
+from fedloom.papers import protocols as all_protocols
+from fedloom.papers.comparison import rows as protocol_rows
 from fedloom.recipe import NAMED_GROUPS, Recipe, read_recipe, recipe
 from fedloom.report.grid import save as save_tables
 from fedloom.report.page.figures import export
 from fedloom.report.page.html import report as write_page
+from fedloom.report.reproduction import save as save_reproduction
 from fedloom.report.split_picture import write_picture
 from fedloom.runs.analyze import Analysis, AnalysisRequest, run_analysis
 from fedloom.runs.cells import RelativeFineTuning, plan
@@ -27,6 +31,8 @@ from fedloom.runs.federation import federation
 from fedloom.runs.finished import restore_finished
 from fedloom.runs.folder import RunFolder
 from fedloom.runs.personalize import FineTuning, personalize_run
+from fedloom.runs.reproduce import OUT, Reproduction, carry_out
+from fedloom.runs.reproduce import plan as plan_reproduction
 from fedloom.runs.run import Run, resume, start
 from fedloom.runs.split import Split, make_split, read_split
 from fedloom.runs.sweep import grid
@@ -41,7 +47,7 @@ def run(
     """Run an experiment: `run(data="digits", split="shards:2", method="scaffold + fn", rounds=50)`.
 
     The first argument may be a recipe, its fields or a YAML file; keywords override it. `run(resume="runs/x")` resumes
-    an interrupted run.
+    an interrupted run. `run(protocol="fedbabu", method="fn")` takes all other fields from a paper's protocol.
 
     `data` may be an object: an fl.Dataset (`from_arrays`, `from_frame`, `from_torch`, `from_hf`), a torch Dataset or a pair
     of them, arrays, or a Hugging Face Dataset. It is stored in the cache, and the recipe names it by its content.
@@ -53,7 +59,7 @@ def run(
         if given is not None or fields:
             raise FedloomError(f"resume: the recipe is the folder's own; leave out {next(iter(fields), 'the recipe')}")
         return resume(path, callbacks, workers)
-    return start(given_recipe(gather(given, fields)), callbacks)
+    return start(given_recipe(with_protocol(gather(given, fields))), callbacks)
 
 
 def _refuse_other_data(path: str | Path, data: Any) -> None:
@@ -84,6 +90,26 @@ def gather(given: Recipe | str | Path | Mapping[str, Any] | None, fields: Mappin
     return {**base, **changes}
 
 
+def with_protocol(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a recipe; `protocol` among them stands for those of a paper's protocol, which the others override."""
+    whole = dict(fields)
+    name = whole.pop("protocol", None)
+    if name is None:
+        return whole
+    return nested(apply(protocol(str(name)), str(whole.pop("method", "fedavg")), whole))
+
+
+def _rows(methods: str | Sequence[str], fields: Mapping[str, Any], swept: Collection[str] = ()) -> list[str]:
+    """Methods of a comparison, each with the settings that a protocol among the fields gives it."""
+    texts = methods.split(";") if isinstance(methods, str) else list(methods)
+    if "protocol" not in fields:
+        return texts
+    given = {name: value for name, value in fields.items() if name not in ("protocol", "method")}
+    if "epochs" in swept and "rounds" not in (*swept, *given) and protocol(str(fields["protocol"])).rounds_times_epochs:
+        raise FedloomError("over: epochs is swept, and the protocol fixes rounds x epochs; give --rounds too")
+    return protocol_rows(protocol(str(fields["protocol"])), [t.strip() for t in texts if t.strip()], given, swept)
+
+
 def split(
     given: Recipe | str | Path | Mapping[str, Any] | None = None,
     *,
@@ -94,7 +120,7 @@ def split(
 
     `source`: read it from a stored file or from the folder of a run instead.
     """
-    whole = gather(given, fields)
+    whole = with_protocol(gather(given, fields))
     return make_split(whole) if source is None else read_split(source, whole)
 
 
@@ -158,9 +184,9 @@ def compare(
     **fields: Any,
 ) -> Comparison:
     """Run several methods on the same clients: `compare("fedavg; fn @ lr=0.3", seeds=3, data="digits", rounds=20)`."""
-    comparison = compare_cells(
-        plan(methods, seeds, gather(given, fields), fine_tuning=fine_tuning), fine_tuning, callbacks
-    )
+    whole = gather(given, fields)
+    cells = plan(_rows(methods, whole), seeds, with_protocol(whole), fine_tuning=fine_tuning)
+    comparison = compare_cells(cells, fine_tuning, callbacks)
     save_tables(comparison)
     return comparison
 
@@ -181,11 +207,41 @@ def sweep(
         raise FedloomError("over: methods are given twice; leave out --methods or --over method=…")
     if swept.seeds is not None and seeds is not None:
         raise FedloomError("over: seeds are given twice; leave out --seeds or --over seed=…")
-    rows = swept.methods or methods or str(whole.get("method", recipe(whole).method))
-    cells = plan(rows, swept.seeds or (1 if seeds is None else seeds), whole, swept.points, fine_tuning)
+    base = with_protocol(whole)
+    rows = _rows(swept.methods or methods or str(base.get("method", recipe(base).method)), whole, swept.points)
+    cells = plan(rows, swept.seeds or (1 if seeds is None else seeds), base, swept.points, fine_tuning)
     comparison = compare_cells(cells, fine_tuning, callbacks)
     save_tables(comparison)
     return comparison
+
+
+def protocols() -> dict[str, Protocol]:
+    """The papers' protocols by name, for `run(protocol=NAME, method=SUM)`."""
+    return dict(all_protocols())
+
+
+def reproduce(
+    target: str,
+    cells: str | None = None,
+    methods: str | None = None,
+    seeds: int = 1,
+    *,
+    scale: float = 1.0,
+    sources: Sequence[str | Path] = (),
+    out: str | Path = OUT,
+    as_published: bool = False,
+    callbacks: Sequence[RunCallback] = (),
+    **fields: Any,
+) -> Reproduction:
+    """A paper's table from its own protocol: `reproduce("fedbabu/table5", cells="s=10", seeds=3, scale=0.25)`.
+
+    Tables go to `out`, run folders to `out`/runs; finished runs of the same recipe below `sources` are read. Keywords are
+    recipe fields that override the protocol in all runs. The same call resumes an interrupted job.
+    """
+    planned = plan_reproduction(target, cells, methods, seeds, scale, sources, out, fields, as_published)
+    reproduction = carry_out(planned, callbacks)
+    save_reproduction(reproduction)
+    return reproduction
 
 
 def report(

@@ -23,6 +23,13 @@ def recipe_flags(command: Callable[..., None]) -> Callable[..., None]:
     flags = [_parameter(name, str | None, _option(name)) for name in FLAGS]
     flags.append(
         _parameter(
+            "protocol",
+            str | None,
+            Option("--protocol", help="a paper's settings (fedloom list protocols); other flags override them"),
+        )
+    )
+    flags.append(
+        _parameter(
             "parts",
             list[str] | None,
             Option("--parts", help=Recipe.model_fields["parts"].description, rich_help_panel=PANEL),

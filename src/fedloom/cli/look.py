@@ -17,6 +17,7 @@ from fedloom.evaluation.metrics import list_metrics
 from fedloom.io.user_code import import_parts
 from fedloom.methods import list_methods
 from fedloom.nets import list_models
+from fedloom.papers.listing import list_protocols
 from fedloom.report.analysis import analysis_tables
 from fedloom.report.page.watch import HOST, serve
 from fedloom.report.split_view import split_view
@@ -123,6 +124,7 @@ LISTS: dict[str, tuple[Callable[[], Any], dict[str, str]]] = {
         list_splits,
         {"name": "name", "kind": "decides", "example": "example", "summary": "what it does", "paper": "paper"},
     ),
+    "protocols": (list_protocols, {"name": "name", "paper": "paper", "about": "what it is", "settings": "settings"}),
 }
 
 

@@ -50,7 +50,11 @@ def with_hyperparameters(protocol: Protocol, whole: Method) -> Method:
     """The sum with the protocol's hyper-parameters where it has none of its own."""
     parts = []
     for part in whole.parts:
-        ours = {name: value for name, value in settings_of(protocol, part).hyper.items() if name not in part.model_fields_set}
+        ours = {
+            name: value
+            for name, value in settings_of(protocol, part).hyper.items()
+            if name not in part.model_fields_set
+        }
         weighed = "beta" in part.model_fields_set  # a convex share replaces weights and constants
         parts.append(type(part)(**{**part.values(), **ours}) if ours and not weighed else part)
     return Method(tuple(parts))

@@ -53,6 +53,11 @@ class PublishedCell:
         return ", ".join(f"{axis}={label}" for axis, label in self.labels.items())
 
     @property
+    def key(self) -> tuple[str, str]:
+        """Unique among all cells."""
+        return f"{self.place}#{self.block}", self.id
+
+    @property
     def place(self) -> str:
         return f"{self.paper}/{self.table}"
 
@@ -95,7 +100,9 @@ def table_cells(key: str, name: str) -> tuple[PublishedCell, ...]:
     """The cells of a table in the order in which it prints them."""
     whole, table = paper(key), paper(key).tables[name]
     return tuple(
-        cell for number, block in enumerate(table.blocks) for cell in _block_cells(key, whole, name, table, number, block)
+        cell
+        for number, block in enumerate(table.blocks)
+        for cell in _block_cells(key, whole, name, table, number, block)
     )
 
 
@@ -131,7 +138,9 @@ def _cell(
     key: str, whole: Paper, name: str, table: Table, number: int, block: Block, labels: dict[str, str], text: str
 ) -> PublishedCell:
     entries: list[tuple[str, Entry]] = [("", table), ("", block)]
-    for axis, label in sorted(labels.items(), key=lambda item: item[0].startswith("method")):  # a method has the last word
+    for axis, label in sorted(
+        labels.items(), key=lambda item: item[0].startswith("method")
+    ):  # a method has the last word
         described: Axis = table.axes.get(axis) or whole.axes[axis]
         entries.append((label, described.entry(label) or Entry()))
     made: dict[str, Any] = {"settings": {}, "notes": [], "not_runnable": ""}
@@ -204,7 +213,9 @@ def _measure(whole: Paper, given: str | Mapping[str, Any]) -> Measure:
     try:
         return Measure.model_validate(dict(given))
     except ValidationError as error:
-        raise FedloomError(f"{whole.name}: the measure {dict(given)} is not understood: {error.errors()[0]['msg']}") from None
+        raise FedloomError(
+            f"{whole.name}: the measure {dict(given)} is not understood: {error.errors()[0]['msg']}"
+        ) from None
 
 
 def _with_beta(text: str | None, beta: float | None) -> str | None:
@@ -212,10 +223,15 @@ def _with_beta(text: str | None, beta: float | None) -> str | None:
     if text is None or beta is None:
         return text
     parts = sum_of(text).parts
-    return " + ".join(
-        f"{part.name}(beta={beta:g})" if "beta" in part.hyperparameters() and part.defines("regularizer") else str(part)
-        for part in parts
-    ) or "fedavg"
+    return (
+        " + ".join(
+            f"{part.name}(beta={beta:g})"
+            if "beta" in part.hyperparameters() and part.defines("regularizer")
+            else str(part)
+            for part in parts
+        )
+        or "fedavg"
+    )
 
 
 def _printed(text: str, scale: float) -> tuple[float | None, float | None]:

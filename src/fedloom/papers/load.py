@@ -14,6 +14,7 @@ from fedloom.papers.schema import Paper, Protocol
 from fedloom.recipe.sentence import sentence
 
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the files are the package's own, and large
+INHERITED = ("about", "rounds_times_epochs", "sizes", "not_printed", "notes")
 PAPERS = ("fedbabu", "feddrplus", "fedfn", "fednn", "fnrfl")
 
 
@@ -74,5 +75,6 @@ def _extended(paper: Paper, name: str) -> Protocol:
         return own
     base = _extended(paper, own.extends)
     given = {field: getattr(own, field) for field in own.model_fields_set}
-    inherited = {field: getattr(base, field) for field in Protocol.model_fields if field not in ("stand_in", "implied", "where_to_get")}
-    return Protocol(**{**inherited, **given, "recipe": base.recipe | own.recipe, "parts": base.parts | own.parts})
+    inherited = {field: getattr(base, field) for field in INHERITED}
+    merged = {"recipe": base.recipe | own.recipe, "parts": base.parts | own.parts}
+    return Protocol(**{**inherited, **given, **merged})

@@ -100,8 +100,11 @@ def _told(protocol: Protocol, fields: Mapping[str, Any], cell: PublishedCell) ->
     if "(" not in str(told.get("model", "")):
         told.pop("model", None)
     hyper: dict[str, Any] = {}
-    for part, whole in zip(sum_of(str(cell.sum)).parts, with_hyperparameters(protocol, sum_of(str(cell.sum))).parts, strict=True):
-        spelled = {known.alias or name for name, known in type(part).model_fields.items() if name in part.model_fields_set}
+    spoken = sum_of(str(cell.sum))
+    for part, whole in zip(spoken.parts, with_hyperparameters(protocol, spoken).parts, strict=True):
+        spelled = {
+            known.alias or name for name, known in type(part).model_fields.items() if name in part.model_fields_set
+        }
         spelled |= set(settings_of(protocol, part).hyper)
         for name, value in whole.values().items():
             if name not in part.variants and value is not None and name in spelled:

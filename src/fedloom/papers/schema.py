@@ -49,7 +49,9 @@ class Entry(BaseModel):
     split_also: str | None = None  # another pattern of splits that the page compares with the number
     measure: Label | dict[str, Any] | None = None  # its name in `measures`, or the fields of a Measure
     counted_epochs: Label | None = None  # the epochs that rounds_times_epochs counts, where they are not the recipe's
-    beta: float | str | None = None  # of the sum's regularizer: a number, or the table whose cell of the same labels has it
+    beta: float | str | None = (
+        None  # of the sum's regularizer: a number, or the table whose cell of the same labels has it
+    )
     name: str | None = None  # of the method, where the label is not enough
     note: str | None = None  # what is known to be wrong or not comparable
     not_runnable: str | None = None  # why no recipe gives this number

@@ -12,6 +12,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeVar
 
 from fedloom.engine.backends import select as where
 from fedloom.engine.experiment import prepare
@@ -25,6 +26,8 @@ from fedloom.runs.folder import RunFolder
 from fedloom.runs.personalize import FineTuning, personalize_run
 from fedloom.runs.run import Run, resume, start
 
+T = TypeVar("T")
+
 
 def compare_cells(
     cells: Sequence[Cell], fine_tuning: RelativeFineTuning | None, callbacks: Sequence[RunCallback] = ()
@@ -35,24 +38,34 @@ def compare_cells(
 
 
 def _compare(cells: Sequence[Cell], fine_tuning: RelativeFineTuning | None, callback: RunCallback) -> Comparison:
+    def personal(cell: Cell, done: Run) -> PersonalizationResult:
+        assert fine_tuning is not None
+        return _personal(cell, done, fine_tuning)
+
+    results = [Result(*item) for item in each_cell(cells, personal if fine_tuning else None, callback)]
+    return Comparison(results, fine_tuning, _root(cells))
+
+
+def each_cell(
+    cells: Sequence[Cell], finish: Callable[[Cell, Run], T] | None, callback: RunCallback
+) -> Iterator[tuple[Cell, Run, T | None, str | None]]:
+    """Every cell with its run, what `finish` made of it, and why it failed, if it did; the next ones then go on."""
     _refuse_other_recipes(cells)
-    results = []
     for number, cell in enumerate(cells):
         callback.cell_started(cell, number, len(cells))
         assert cell.recipe.out is not None
-        done, personal, failure = Run(Path(cell.recipe.out)), None, None
+        done, finished, failure = Run(Path(cell.recipe.out)), None, None
         try:
-            with _alone(cell, fine_tuning, callback):
+            with _alone(cell, finish is None, callback):
                 done = _run(cell, callback)
-                personal = _personal(cell, done, fine_tuning) if fine_tuning else None
+                finished = finish(cell, done) if finish else None
         except Interrupted as error:
             reason = str(error).partition(";")[0]
             raise Interrupted(f"cell {number + 1} of {len(cells)} {reason}; the same command resumes") from None
         except Exception as error:  # whatever went wrong in one cell, the others can still be run
             failure = str(error) if isinstance(error, FedloomError) else f"{type(error).__name__}: {error}"
             callback.note(f"{cell.title} failed: {failure}")
-        results.append(Result(cell, done, personal, failure))
-    return Comparison(results, fine_tuning, _root(cells))
+        yield cell, done, finished, failure
 
 
 def _run(cell: Cell, callback: RunCallback) -> Run:
@@ -65,14 +78,14 @@ def _run(cell: Cell, callback: RunCallback) -> Run:
 
 
 @contextmanager
-def _alone(cell: Cell, fine_tuning: RelativeFineTuning | None, callback: RunCallback) -> Iterator[None]:
+def _alone(cell: Cell, only_read: bool, callback: RunCallback) -> Iterator[None]:
     """One process at a time works on a cell; another comparison into the same folder waits here, then reads the result.
 
-    The lock ends with the process, however it ends.
+    `only_read`: a finished run is left as it is. The lock ends with the process, however it ends.
     """
     assert cell.recipe.out is not None
     folder = RunFolder(cell.recipe.out)
-    if folder.finished and fine_tuning is None:  # nothing will be written
+    if folder.finished and only_read:  # nothing will be written
         yield
         return
     path = folder.path.with_name(f".{folder.path.name}.lock")

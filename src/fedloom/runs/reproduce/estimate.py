@@ -6,6 +6,7 @@ the net more often are scaled by what benchmarks/methods.py measured. Tests and 
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterable
 from functools import cache
@@ -25,7 +26,7 @@ from fedloom.recipe import Recipe
 from fedloom.runs.reproduce.data import Availability, availability
 from fedloom.runs.reproduce.jobs import Job
 
-BATCH = 8  # samples of the timed step
+BATCH, PIXELS = 8, 2**16  # samples of the timed step; fewer of large images
 STEPS = 2
 # seconds relative to FedAvg, where they differ (benchmarks/results/methods.md)
 COST = {"moon": 1.74, "ntd": 1.25, "kd": 1.21, "ld": 1.24, "fd": 1.28, "fedsol": 2.34, "agn": 1.22, "feddc": 1.18}
@@ -46,7 +47,7 @@ def job_seconds(job: Job) -> float:
         trained = per_client * recipe.mean_work
     else:
         trained = recipe.mean_work * (recipe.batch if isinstance(recipe.batch, int) else per_client)
-    samples = recipe.rounds * trained * recipe.cohort_size
+    samples = recipe.rounds * trained * (recipe.clients if central else recipe.cohort_size)
     tuned = sizes.train * sum(tuning.epochs for tuning in job.fine_tunings)
     workers = 1 if central else min(_workers(recipe), recipe.cohort_size)
     return each * (_cost(recipe) * samples / workers + tuned / _workers(recipe))
@@ -71,23 +72,25 @@ def _measured(name: str, resize: int | None) -> Sizes:
 
 @cache
 def sample_seconds(model: str, shape: tuple[int, int, int], classes: int) -> float:
-    """Seconds that one sample takes in a training step on one thread; the fastest of a few steps."""
+    """Seconds that one sample takes in a training step on one thread; the fastest of a few steps,
+    in processor time, so that other processes do not count."""
     with one_thread(), torch.random.fork_rng(devices=[]):
         net = build(model, shape, classes, "batch")
         net.train()
-        x = torch.rand(BATCH, *shape)
+        batch = max(1, min(BATCH, PIXELS // math.prod(shape[1:])))
+        x = torch.rand(batch, *shape)
         if len(shape) == 3:
             x = x.contiguous(memory_format=torch.channels_last)
-        y = torch.arange(BATCH) % classes
+        y = torch.arange(batch) % classes
         optimizer = torch.optim.SGD(net.parameters(), lr=1e-6)
         times = []
         for _ in range(STEPS + 1):
-            began = time.perf_counter()
+            began = time.process_time()
             optimizer.zero_grad()
             torch.autograd.backward(torch.nn.functional.cross_entropy(net(x), y))
             optimizer.step()
-            times.append(time.perf_counter() - began)
-    return min(times[1:]) / BATCH
+            times.append(time.process_time() - began)
+    return min(times[1:]) / batch
 
 
 def _cost(recipe: Recipe) -> float:

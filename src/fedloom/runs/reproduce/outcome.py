@@ -109,7 +109,9 @@ class Ordering:
     def text(self) -> str:
         pairs = self.holds + self.reversed + self.noise
         counts = f"{self.holds} of {pairs} pairs as published, {self.noise} within noise, {self.reversed} reversed"
-        return f"{self.setting or 'all'}: published {' > '.join(self.published)}; ours {' > '.join(self.ours)}; {counts}"
+        return (
+            f"{self.setting or 'all'}: published {' > '.join(self.published)}; ours {' > '.join(self.ours)}; {counts}"
+        )
 
 
 def groups(outcomes: Iterable[CellOutcome], axis: str | None) -> dict[tuple[str, ...], list[CellOutcome]]:

@@ -1,0 +1,99 @@
+"""The command that reproduces papers: `fedloom reproduce list | PAPER | PAPER/TABLE`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer import Argument, Option
+
+from fedloom.cli import console
+from fedloom.errors import FedloomError
+from fedloom.recipe import assign
+from fedloom.report.personal import print_wide
+from fedloom.report.progress import ProgressBar
+from fedloom.report.published import table_list, tables_list
+from fedloom.report.reproduction import save, sheets
+from fedloom.report.sheet import rich_table
+from fedloom.report.table import listing
+from fedloom.runs.reproduce import OUT, carry_out, plan
+from fedloom.runs.reproduce.estimate import duration, job_seconds
+
+
+def reproduce(
+    target: Annotated[str, Argument(help="list | PAPER | PAPER/TABLE, such as fedbabu/table5", show_default=False)],
+    what: Annotated[str | None, Argument(help="after list: a paper or a table", show_default=False)] = None,
+    cells: Annotated[
+        str | None, Option(help='cells by their labels: "s=10, tau=1"; alternatives: "s=10; s=50"', show_default="all")
+    ] = None,
+    methods: Annotated[str | None, Option(help="methods by name or sum: fedavg,fedbabu", show_default="all")] = None,
+    seeds: Annotated[int, Option(help="number of seeds, beginning with 0")] = 1,
+    scale: Annotated[float, Option(help="share of the protocol's rounds")] = 1.0,
+    source: Annotated[
+        list[Path] | None,
+        Option("--from", help="reuse finished runs below this folder; repeatable", show_default=False),
+    ] = None,
+    out: Annotated[Path, Option("--out", "-o", help="folder for runs and tables")] = OUT,
+    as_published: Annotated[
+        bool, Option("--as-published", help="run what the released code did, where that is another method")
+    ] = False,
+    only_plan: Annotated[bool, Option("--plan", help="say what would be run and how long it takes, then stop")] = False,
+    workers: Annotated[str | None, Option(help="number of worker processes", show_default="one per core")] = None,
+    set_: Annotated[
+        list[str] | None, Option("--set", help="another value of a recipe field in all runs: a.b=value")
+    ] = None,
+) -> None:
+    """Reproduce a paper's table from its own protocol, with the published numbers beside ours."""
+    if target == "list":
+        _list(what)
+        return
+    if what is not None:
+        raise FedloomError(f"reproduce: one table at a time; leave out {what}")
+    given: dict[str, Any] = {}
+    for setting in set_ or []:
+        assign(given, setting)
+    if workers is not None:
+        given["workers"] = workers
+    planned = plan(target, cells, methods, seeds, scale, source or (), out, given, as_published)
+    console.note(planned.describe())
+    for name, how in planned.without_data.items():
+        console.note(f"left out: cells on {name}, which is missing; {how}")
+    if only_plan:
+        for job in planned.jobs:
+            state = "finished" if job.digest in planned.done else f"about {duration(job_seconds(job))}"
+            console.line(f"{job.cell.title}: {state}; {job.folder}")
+        return
+    with ProgressBar(console.out) as bar:
+        reproduction = carry_out(planned, [bar])
+    for key, table in reproduction.tables:
+        made = sheets(reproduction, key, table)
+        for sheet in made:
+            print_wide(console.out, rich_table(sheet))
+        for note in made[-1].notes:
+            console.out.print(note, highlight=False, markup=False, style="red" if note.startswith("Failed:") else None)
+    save(reproduction)
+    console.line(f"tables: {planned.out}/*.md, *.tex, *.csv; run folders: {planned.out}/runs")
+    if any(not item.failure.startswith("diverged") for item in reproduction.failures):
+        raise typer.Exit(1)
+
+
+def _list(what: str | None) -> None:
+    if what is None or "/" not in what:
+        columns = _TABLES if what is None else {**_TABLES, "axes": "axes"}
+        print_wide(console.out, listing(tables_list(what), columns))
+        return
+    made = table_list(what)
+    print_wide(console.out, listing(made.rows, made.columns))
+    for note in made.notes:
+        console.line(note)
+
+
+_TABLES = {
+    "name": "table",
+    "title": "what it is",
+    "cells": "cells",
+    "runs": "runs",
+    "hours": "time here",
+    "data": "data",
+}

@@ -1,0 +1,96 @@
+"""What can be reproduced: the papers' tables with cells, runs, an estimate of the time on this machine, and their data."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedloom.errors import FedloomError
+from fedloom.papers import PAPERS, PublishedCell, key_of, paper, protocols, table_cells
+from fedloom.report.reproduction import measure_text
+from fedloom.runs.reproduce.choose import choose
+from fedloom.runs.reproduce.data import Availability, availability, how_to_get
+from fedloom.runs.reproduce.estimate import duration, seconds
+from fedloom.runs.reproduce.jobs import Job, plan_jobs
+
+
+def tables_list(name: str | None = None) -> list[dict[str, str]]:
+    """One row a table, of all papers or of one."""
+    keys = PAPERS if name is None else (key_of(name),)
+    return [_table(key, table) for key in keys for table in paper(key).tables]
+
+
+def _table(key: str, table: str) -> dict[str, str]:
+    cells = table_cells(key, table)
+    runnable = [cell for cell in cells if not cell.not_runnable]
+    jobs = _jobs(runnable)
+    sets = dict.fromkeys(job.cell.recipe.data.name for job in jobs)
+    axes: dict[str, dict[str, None]] = {}
+    for cell in cells:
+        for axis, label in cell.labels.items():
+            axes.setdefault(axis, {})[label] = None
+    return {
+        "name": f"{key}/{table}",
+        "title": paper(key).tables[table].title,
+        "cells": f"{len(runnable)} of {len(cells)}" if len(runnable) < len(cells) else str(len(cells)),
+        "runs": str(len(jobs)),
+        "hours": duration(seconds(jobs)) if jobs else "",
+        "data": ", ".join(f"{name} ({availability(name).value})" for name in sets),
+        "axes": "; ".join(f"{axis}={_few(list(labels))}" for axis, labels in axes.items()),
+    }
+
+
+def _few(labels: Sequence[str]) -> str:
+    return ",".join(labels[:4]) + (f",… ({len(labels)})" if len(labels) > 4 else "")
+
+
+def _jobs(cells: Sequence[PublishedCell]) -> list[Job]:
+    return plan_jobs(cells, (0,), 1.0, {}, Path("runs/reproduce"))
+
+
+@dataclass(frozen=True)
+class CellList:
+    rows: list[dict[str, str]]
+    columns: dict[str, str]
+    notes: list[str]
+
+
+def table_list(target: str) -> CellList:
+    """One row a cell of one table: what was printed, and what gives the same number here."""
+    cells = choose(target)
+    rows: list[dict[str, str]] = []
+    reasons: dict[str, int] = {}
+    for cell in cells:
+        if cell.not_runnable:
+            reasons[cell.not_runnable] = reasons.get(cell.not_runnable, 0) + 1
+        rows.append(
+            {
+                "cell": cell.id,
+                "published": "failed" if cell.value is None else f"{cell.value:g}",
+                "measure": measure_text(cell.measure),
+                "method": "not runnable" if cell.not_runnable else str(cell.fields()["method"]),
+                "time": "" if cell.not_runnable else _time(cell),
+            }
+        )
+    whole = paper(target.partition("/")[0])
+    notes = [f"Not runnable ({count} cells): {reason}" for reason, count in reasons.items()]
+    for name in dict.fromkeys(cell.protocol for cell in cells if cell.protocol):
+        data = str(protocols()[name].recipe["data.name"])
+        if availability(data) is Availability.MISSING:
+            notes.append(f"{data} is missing: {how_to_get(data, protocols()[name])}")
+    columns = {
+        "cell": "cell",
+        "published": "published",
+        "measure": "accuracy of",
+        "method": "method",
+        "time": "time here",
+    }
+    return CellList(rows, columns, [*notes, *(f"Note: {note}" for note in whole.notes)])
+
+
+def _time(cell: PublishedCell) -> str:
+    try:
+        return duration(seconds(_jobs([cell])))
+    except FedloomError:
+        return ""

@@ -1,0 +1,201 @@
+"""A paper's table from its own protocol, as one resumable job: plan, reuse, run, read.
+
+Runs are those of `compare`: a finished one is read, an interrupted one resumed, one that fails reports why and does not stop
+the others. A run that diverges is a result.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from fedloom.engine.backends import select as where
+from fedloom.engine.server.callback import Callbacks, RunCallback
+from fedloom.errors import FedloomError
+from fedloom.papers import PublishedCell, protocols
+from fedloom.papers.apply import flat
+from fedloom.runs.cells import Cell
+from fedloom.runs.compare import each_cell
+from fedloom.runs.folder import RunFolder
+from fedloom.runs.personalize import personalize_run
+from fedloom.runs.reproduce import read
+from fedloom.runs.reproduce.choose import choose
+from fedloom.runs.reproduce.data import Availability, availability, how_to_get
+from fedloom.runs.reproduce.estimate import duration, job_seconds
+from fedloom.runs.reproduce.jobs import Job, plan_jobs
+from fedloom.runs.reproduce.outcome import CellOutcome
+from fedloom.runs.reproduce.reuse import FinishedRuns, complete
+from fedloom.runs.run import Run
+
+OUT = Path("runs/reproduce")
+DIVERGED = re.compile(r"round (\d+): .*training has diverged")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What will be done, known before it starts."""
+
+    target: str
+    cells: tuple[PublishedCell, ...]
+    jobs: tuple[Job, ...]  # of cells whose data can be had
+    done: frozenset[str]  # digests of jobs that are complete
+    seeds: tuple[int, ...]
+    scale: float
+    changed: Mapping[str, Any]  # recipe fields that were given
+    out: Path
+    without_data: Mapping[str, str]  # data set -> how to get it
+
+    @property
+    def waiting(self) -> list[Job]:
+        return [job for job in self.jobs if job.digest not in self.done]
+
+    @property
+    def seconds(self) -> float:
+        return sum(job_seconds(job) for job in self.waiting)
+
+    @property
+    def departures(self) -> tuple[str, ...]:
+        """How these runs depart from the paper's protocol; shown with every line."""
+        shorter = (f"{self.scale:g} of the rounds",) if self.scale != 1 else ()
+        return (*shorter, *(f"{name}={value}" for name, value in self.changed.items()))
+
+    def describe(self) -> str:
+        """One sentence: how much there is to do, and how long it will take."""
+        runnable = sum(not cell.not_runnable for cell in self.cells)
+        text = f"{self.target}: {len(self.cells)} cells, {runnable} of them runnable, {len(self.jobs)} runs"
+        if self.done:
+            text += f", {len(self.done)} of them finished"
+        if not self.waiting:
+            return f"{text}; nothing is left to run"
+        words = f"; {', '.join(self.departures)}" if self.departures else ""
+        return f"{text}; about {duration(self.seconds)} on this machine{words}"
+
+
+@dataclass(frozen=True)
+class Reproduction:
+    """The outcome of every chosen cell, in the order of the paper."""
+
+    plan: Plan
+    outcomes: tuple[CellOutcome, ...]
+
+    def table(self, paper: str, table: str) -> list[CellOutcome]:
+        return [item for item in self.outcomes if (item.cell.paper, item.cell.table) == (paper, table)]
+
+    @property
+    def tables(self) -> list[tuple[str, str]]:
+        return list(dict.fromkeys((item.cell.paper, item.cell.table) for item in self.outcomes))
+
+    @property
+    def failures(self) -> list[CellOutcome]:
+        return [item for item in self.outcomes if item.failure]
+
+
+def plan(
+    target: str,
+    cells: str | None = None,
+    methods: str | None = None,
+    seeds: int = 1,
+    scale: float = 1.0,
+    sources: Sequence[str | Path] = (),
+    out: str | Path = OUT,
+    given: Mapping[str, Any] | None = None,
+    as_published: bool = False,
+) -> Plan:
+    """Choose cells, make and check their recipes, and find what is finished already. Nothing is written."""
+    if seeds < 1:
+        raise FedloomError(f"seeds: must be 1 or more (got {seeds})")
+    if not 0 < scale <= 1:
+        raise FedloomError(f"scale: must be above 0 and at most 1 (got {scale:g})")
+    fields = {name: value for name, value in flat(given or {}).items() if name not in ("out", "name")}
+    for name in ("method", "split", "seed"):
+        if name in fields:
+            raise FedloomError(f"set: {name} belongs to the cells of the table; choose them with --cells or --methods")
+    chosen = choose(target, cells, methods)
+    if as_published:
+        chosen = [cell.as_published() for cell in chosen]
+    numbers, finished = tuple(range(seeds)), FinishedRuns(sources)
+    jobs, done, missing = [], set(), {}
+    for job in plan_jobs(chosen, numbers, scale, fields, Path(out)):
+        found = None if complete(job) else finished.find(job)
+        job = job.at(found) if found is not None else job
+        if complete(job):
+            done.add(job.digest)
+        elif (lacking := _lacking(job)) is not None:
+            missing[lacking] = how_to_get(lacking, protocols()[job.protocol])
+            continue
+        jobs.append(job)
+    if not jobs:
+        _refuse(target, chosen, missing)
+    return Plan(
+        target, tuple(chosen), _weighed(jobs, done), frozenset(done), numbers, scale, fields, Path(out), missing
+    )
+
+
+def _lacking(job: Job) -> str | None:
+    recipe = job.cell.recipe
+    names = [recipe.data.name, *([recipe.data.public_from] if recipe.data.public_from else [])]
+    return next((name for name in names if availability(name) is Availability.MISSING), None)
+
+
+def _refuse(target: str, cells: Sequence[PublishedCell], missing: Mapping[str, str]) -> None:
+    if missing:
+        name, how = next(iter(missing.items()))
+        raise FedloomError(f"{target}: the data set {name} is missing; {how}")
+    raise FedloomError(f"{target}: none of these cells can be run: {cells[0].not_runnable}")
+
+
+def _weighed(jobs: Sequence[Job], done: set[str]) -> tuple[Job, ...]:
+    """Each with its share of the work, for one progress bar."""
+    works = [0.0 if job.digest in done else job_seconds(job) for job in jobs]
+    total, before, weighed = sum(works) or 1.0, 0.0, []
+    for job, work in zip(jobs, works, strict=True):
+        share = (before / total, (before + work) / total)
+        weighed.append(replace(job, cell=replace(job.cell, share=share)))
+        before += work
+    return tuple(weighed)
+
+
+def carry_out(plan: Plan, callbacks: Sequence[RunCallback] = ()) -> Reproduction:
+    """Run what is left, then read every cell."""
+    waiting, failures = {job.folder: job for job in plan.waiting}, dict[str, str]()
+
+    def tune(cell: Cell, run: Run) -> None:
+        tunings = waiting[Path(str(cell.recipe.out))].fine_tunings
+        if tunings:
+            personalize_run(run, tunings)
+
+    callback = Callbacks(*callbacks)
+    with where.session():
+        for cell, _, _, failure in each_cell([job.cell for job in waiting.values()], tune, callback):
+            if failure is not None:
+                failures[waiting[Path(str(cell.recipe.out))].digest] = _reason(failure)
+    behind: dict[tuple[str, str], list[Job]] = {}
+    for job in plan.jobs:
+        for published in job.cells:
+            behind.setdefault(published.key, []).append(job)
+    outcomes = (_outcome(cell, behind.get(cell.key, ()), failures) for cell in plan.cells)
+    return Reproduction(plan, tuple(replace(item, differs=plan.departures) for item in outcomes))
+
+
+def _outcome(cell: PublishedCell, jobs: Sequence[Job], failures: Mapping[str, str]) -> CellOutcome:
+    """Our values of a cell, one per seed that is finished."""
+    values, reasons, samples = [], [], 0
+    for job in jobs:
+        folder = RunFolder(job.folder)
+        if job.digest in failures:
+            reasons.append(failures[job.digest])
+        elif complete(job):
+            try:
+                values.append(read.value(cell, job.cell.recipe, folder))
+                samples = read.test_samples(folder)
+            except (FedloomError, KeyError, TypeError, ValueError) as error:
+                reasons.append(str(error))
+    return CellOutcome(cell, tuple(values), samples, "; ".join(dict.fromkeys(reasons)))
+
+
+def _reason(failure: str) -> str:
+    diverged = DIVERGED.search(failure)
+    return f"diverged in round {diverged.group(1)}" if diverged else failure.splitlines()[0]
