@@ -66,7 +66,16 @@ def check(text: str, where: str) -> Paper:
         line = getattr(getattr(error, "problem_mark", None), "line", -1) + 1
         raise FedloomError(f"{where} is not valid YAML (line {line})") from None
     except ValidationError as error:
-        raise FedloomError(f"{where}: {sentence(error, Paper)}") from None
+        raise FedloomError(f"{where}: {_problem(error)}") from None
+
+
+def _problem(error: ValidationError) -> str:
+    """The first problem with the place in the file; of a top-level field with the nearest name."""
+    first = error.errors()[0]
+    place = ".".join(str(item) for item in first["loc"])
+    if len(first["loc"]) == 1 and first["type"] != "value_error":
+        return sentence(error, Paper)
+    return f"{place}: {first['msg']}" if place else str(first["msg"])
 
 
 def _extended(paper: Paper, name: str) -> Protocol:

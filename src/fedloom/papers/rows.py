@@ -70,8 +70,8 @@ def _rows(cell: PublishedCell) -> Iterable[Row]:
 
 @cache
 def _split(text: str) -> str:
-    """A pattern: of domains any number of samples is the same split."""
-    return "domains*" if text.startswith("domains") else text if "*" in text else check_spec(text)
+    """A pattern, such as iid+noise:*, or a split in its usual spelling."""
+    return text if "*" in text else check_spec(text)
 
 
 def _sums(cell: PublishedCell, protocol: Protocol) -> list[str]:

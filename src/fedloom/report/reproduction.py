@@ -139,11 +139,10 @@ def _number(mean: float, deviation: float | None) -> str:
 
 def _notes(reproduction: Reproduction, whole: Paper, table: str, outcomes: Sequence[CellOutcome]) -> Iterable[str]:
     known, plan = whole.tables[table], reproduction.plan
-    yield (
-        f"Accuracy in %: {measures_text([item.cell.measure for item in outcomes])}."
-        if known.unit != "seconds"
-        else "Seconds of a round."
-    )
+    if known.unit == "seconds":
+        yield "Seconds of a round."
+    else:
+        yield f"Accuracy in %: {measures_text([item.cell.measure for item in outcomes])}."
     seeds = "one seed" if len(plan.seeds) == 1 else f"{len(plan.seeds)} seeds, mean ± deviation over seeds"
     yield f"Ours: {seeds}" + (f"; {', '.join(plan.departures)}" if plan.departures else "") + ", last round."
     if known.orders and any(item.values for item in outcomes):
