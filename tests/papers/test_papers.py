@@ -230,7 +230,7 @@ tables:
 def test_a_broken_file_is_refused_with_a_sentence() -> None:
     with pytest.raises(FedloomError, match=r"x.yaml is not valid YAML \(line 2\)"):
         check("name: X\n  title: [", "x.yaml")
-    with pytest.raises(FedloomError, match="x.yaml: .*the axis q is not described"):
+    with pytest.raises(FedloomError, match=r"x.yaml: .*the axis q is not described"):
         check(BROKEN.replace("ROWS", "q"), "x.yaml")
     with pytest.raises(FedloomError, match=r"x.yaml: tables\.table1\.label: Field required"):
         check(BROKEN.replace("label: T, ", ""), "x.yaml")
