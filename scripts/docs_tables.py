@@ -38,7 +38,7 @@ SHOWN = 3  # hyper-parameters in the short table
 # What a part changes, by its first hook in this list.
 GROUPS: dict[str, Callable[[Part], bool]] = {
     "head": lambda part: "head" in part.replaces,
-    "normalizer": lambda part: part.defines("build") and not part.defines("regularizer"),
+    "normalizer": lambda part: part.defines("build") and not (part.defines("regularizer") or part.defines("regions")),
     "data": lambda part: part.central_data == "all" or not part.shares,
     "shared weights": lambda part: part.defines("regions"),
     "aggregation": lambda part: part.defines("aggregate") and not part.defines("correct_gradient"),
@@ -119,10 +119,20 @@ def splits(kind: type[Any]) -> list[str]:
 
 def models() -> list[str]:
     rows = [
-        (f"`{row['name']}`", str(row["line"]), f"{row['parameters']:,}", f"{row['smallest']} px", str(row["origin"]))
+        (
+            f"`{row['name']}`",
+            str(row["line"]),
+            str(row["inputs"]),
+            f"`{row['options']}`" if row["options"] else "",
+            f"{row['parameters']:,}",
+            f"{row['smallest']} px" if "image" in str(row["inputs"]) else "",
+            str(row["origin"]),
+        )
         for row in list_models()
     ]
-    return table(("name", "architecture", "parameters", "smallest image", "as in"), rows, right=(2,))
+    return table(
+        ("name", "architecture", "inputs", "parameters", "weights", "smallest image", "as in"), rows, right=(4,)
+    )
 
 
 def hooks() -> list[str]:

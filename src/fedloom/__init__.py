@@ -1,6 +1,7 @@
 """fedloom: federated learning for clients whose data disagree. A method is a sum of parts."""
 
 from fedloom.api import analyze, compare, personalize, report, run, split, sweep
+from fedloom.data import Dataset
 from fedloom.engine.server.callback import RunCallback
 from fedloom.errors import FedloomError
 from fedloom.evaluation.metrics import Metric
@@ -16,6 +17,7 @@ from fedloom.version import __version__
 __all__ = [
     "Adopted",
     "Analysis",
+    "Dataset",
     "Exported",
     "FedloomError",
     "FineTuning",

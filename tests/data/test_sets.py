@@ -331,7 +331,7 @@ def test_the_list_names_the_bundled_set_and_those_of_the_data_folder(
     listed = {row["name"]: row for row in list_sets()}
     assert {"digits", "tiny", "broken", "folder:PATH", "hf:owner/name"} <= set(listed)
     assert listed["tiny"]["file"] == str(tmp_path / "tiny.npz")
-    assert "8 training and 4 test images, 5 x 6 x 3" in listed["tiny"]["summary"]
+    assert "8 training and 4 test samples, 5 x 6 x 3" in listed["tiny"]["summary"]
     assert "cannot be read" in listed["broken"]["summary"]
 
 

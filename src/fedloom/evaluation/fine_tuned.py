@@ -13,7 +13,7 @@ from fedloom.evaluation.measure import Column, count_undefined, summarize
 from fedloom.evaluation.metrics import find_metric
 from fedloom.methods.api.context import Objective
 
-TunedPart = Literal["full", "head", "body"]
+TunedPart = Literal["full", "head", "body", "adapter"]
 
 
 @dataclass(frozen=True)

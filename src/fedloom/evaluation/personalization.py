@@ -24,12 +24,13 @@ from fedloom.evaluation.measure import Column
 from fedloom.evaluation.tasks.finetune import FineTune
 from fedloom.methods.api.context import Objective
 from fedloom.rng import numpy_generator
-from fedloom.weights import Regions
+from fedloom.weights import BEFORE_HEAD, Regions
 
 REGIONS: dict[TunedPart, tuple[str, ...]] = {
-    "full": ("body", "norm", "head"),
+    "full": (*BEFORE_HEAD, "head"),
     "head": ("head",),
-    "body": ("body", "norm"),
+    "body": BEFORE_HEAD,
+    "adapter": ("adapter",),
 }
 UNSEEN = 500  # at most that many test samples of unseen classes per client
 

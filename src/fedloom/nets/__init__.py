@@ -1,7 +1,7 @@
 """Networks as body + head, found by name."""
 
 from fedloom.data.spec import Shape
-from fedloom.nets.build import build, list_models
+from fedloom.nets.build import build, list_models, spelled_model
 from fedloom.nets.layers.batchnorm import (
     BatchNormMode,
     BatchStatistics,
@@ -10,7 +10,7 @@ from fedloom.nets.layers.batchnorm import (
     use_test_batch,
 )
 from fedloom.nets.layers.heads import CosineHead, FeatureNormHead, FixedHead, simplex_etf, weight_of
-from fedloom.nets.net import Net, region_of
+from fedloom.nets.net import Net, fixed_tensors, region_of
 from fedloom.nets.registry import BodyHead, model
 
 __all__ = [
@@ -24,11 +24,13 @@ __all__ = [
     "Shape",
     "batch_normalizers",
     "build",
+    "fixed_tensors",
     "list_models",
     "model",
     "region_of",
     "set_batch_norm",
     "simplex_etf",
+    "spelled_model",
     "use_test_batch",
     "weight_of",
 ]

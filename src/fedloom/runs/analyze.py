@@ -108,10 +108,11 @@ class AnalysisRequest:
         return clients if self.clients == "all" else len(self.clients or ())
 
     def local_clients(self, fed: Federation) -> list[int]:
-        """Those named, all, or the first of the last cohort."""
+        """Those named, all, or the first of the last cohort that had any client."""
         count = 1 if fed.experiment.program.pooled else fed.experiment.recipe.clients
         if self.clients is None:
-            return fed.cohort(fed.state.round)[:MOST_CLIENTS]
+            cohorts = (fed.cohort(round) for round in range(fed.state.round, 0, -1))
+            return next((cohort for cohort in cohorts if cohort), [])[:MOST_CLIENTS]
         if self.clients == "all":
             return list(range(count))
         for client in self.clients:

@@ -125,7 +125,8 @@ def start(recipe: Recipe, callbacks: Sequence[RunCallback] = ()) -> Run:
         name = path.name.lstrip(".") or None  # a hidden folder, or the current one
         experiment = experiment.with_recipe(experiment.program.stored_recipe().changed(name=name, out=str(path)))
         origin = experiment.program.origin
-        for note in (describe_origin(origin) if origin else None, backend_note, *notes, *metric_notes):
+        data_notes = [f"data: {note}" for note in experiment.data.dataset.notes]
+        for note in (describe_origin(origin) if origin else None, backend_note, *notes, *data_notes, *metric_notes):
             if note:
                 callback.note(note)
         return go(experiment, create(experiment, path), callback)

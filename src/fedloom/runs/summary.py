@@ -61,6 +61,8 @@ def write_summary(fed: Federation, folder: RunFolder) -> None:
             "device": experiment.recipe.device,
         },
     }
+    if experiment.data.dataset.notes:
+        summary["data_notes"] = list(experiment.data.dataset.notes)
     if experiment.program.origin:
         summary["init"] = experiment.program.origin
     for part in experiment.program.method.hooked("summary"):

@@ -101,6 +101,11 @@ def check_secure(experiment: Experiment) -> None:
     recipe = experiment.recipe
     with about("deploy.secure_aggregation"):
         check_sums(experiment.program.method, recipe.weighting, experiment.program.messages.queries)
+        if recipe.participation == "bernoulli":
+            raise FedloomError(
+                "with participation: bernoulli a round may have 1 client, and the sum would be its upload; "
+                "set participation to fixed"
+            )
         if recipe.cohort_size < 2:
             raise FedloomError("a round has 1 client, so the sum would be its upload; raise fraction or clients")
         settings = recipe.deploy.secure_aggregation

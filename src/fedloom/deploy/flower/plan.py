@@ -113,7 +113,9 @@ def plan(experiment: Experiment, recipe: Recipe | None = None) -> DisclosurePlan
     stays = [PlanRow("images, labels", "", 0, "the data, their path, the log of the node")]
     for item in messages.state.items:
         what = about.get(_part(item), "its own running statistics")
-        if item.name == "personal":
+        if item.name.startswith("optimizer_"):
+            what = "of its local optimizer (optimizer.keep)"
+        elif item.name == "personal":
             what = "its own weights: " + ", ".join(personal)
         stays.append(PlanRow(item.name, _kind(item), item.nbytes, what))
     down = [row for row in rows(messages.down) if not row.name.startswith("fixed.")]

@@ -27,6 +27,7 @@ from fedloom.engine.buffers import SharedBuffers
 from fedloom.engine.client.replica import Replica
 from fedloom.engine.experiment import Experiment, prepare
 from fedloom.engine.server.callback import RunCallback
+from fedloom.engine.server.cohort import largest_cohort
 from fedloom.engine.server.round import Federation
 from fedloom.engine.sites import Sites, sized
 from fedloom.engine.store.ledger import Ledger
@@ -175,7 +176,7 @@ def _backend(
         sites = Sites.read(folder.sites)
         assert sites is not None
         with one_thread():
-            buffers = SharedBuffers(experiment, recipe.cohort_size)
+            buffers = SharedBuffers(experiment, largest_cohort(recipe))
             ledger = Ledger(messages.state, messages.state_row, folder.client_memory, 0)
             task = experiment.program.task
             info = FederationInfo(sites, task.samples, task.public, task.labeled)

@@ -288,6 +288,7 @@ class HelloOrder(Challenge):
 class JoinOrder(Challenge):
     kind: Literal["join"]
     info: _FederationInfo
+    base: Digest | None = None  # of a frozen base, which is not sent: the site builds it by itself
 
     @model_validator(mode="after")
     def _one_federation(self) -> JoinOrder:

@@ -13,8 +13,10 @@ from torch import Tensor
 
 from fedloom.data import LabeledSamples
 from fedloom.engine.client.batches import cut
-from fedloom.engine.client.expected_steps import ExpectedSteps, local_phases
+from fedloom.engine.client.expected_steps import ExpectedSteps
 from fedloom.engine.client.losses import MethodLoss
+from fedloom.engine.client.moments import Moments
+from fedloom.engine.client.optimizers import Rule
 from fedloom.engine.client.purposes import FORWARD_EVALUATING
 from fedloom.engine.experiment import Experiment
 from fedloom.nets import Net, batch_normalizers, use_test_batch
@@ -41,7 +43,8 @@ class Replica:
         self.net, self.weights, self.layout = program.net, program.weights, program.layout
         self.device = self.recipe.device
         self.start = torch.empty_like(self.weights.storage)  # the weights that the current client started with
-        self.velocity = torch.zeros_like(self.weights.vector)
+        self.rule = Rule.of(self.recipe)
+        self.moments = Moments(self.layout, self.weights.vector, self.rule.adaptive)
         self.initial = program.initial.to(self.device)
         self.normalizers = batch_normalizers(self.net)
         self.round = 0  # the round that the net's weights belong to
@@ -49,7 +52,6 @@ class Replica:
         self.loss, self.gradient = MethodLoss.of(method), method.the("gradient")
         self.corrections = tuple(method.hooked("correct_gradient"))
         self._at_round, self._own_logits = method.hooked("at_round"), method.the("own_logits")
-        self.phases = local_phases(method, self.recipe.epochs)
         self.expected_steps = ExpectedSteps(experiment)
 
     def autocast(self) -> AbstractContextManager[Any]:

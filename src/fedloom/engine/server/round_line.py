@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from fedloom.engine.client.local_work import local_work
 from fedloom.engine.program import Program
 from fedloom.engine.server.aggregation import RoundServer, Upload
 from fedloom.engine.timing import RoundClock
@@ -14,9 +15,10 @@ from fedloom.methods.api.part import Method
 
 METRIC_PREFIXES = ("test", "clean_test", "validation", "domain", "class", "client", "personal")  # test_accuracy ...
 SECONDS = ("seconds", "phase_seconds", "evaluation_seconds")
+LOST = ("lost", "lost_clients")
 OF_EVALUATION = ("undefined", "site_means")
 RESERVED = frozenset(
-    ("round", "cohort", "lr", "train_loss", *SECONDS, "bytes_down", "bytes_up", "lost", "lost_clients", *OF_EVALUATION)
+    ("round", "cohort", "work", "lr", "train_loss", *SECONDS, "bytes_down", "bytes_up", *LOST, *OF_EVALUATION)
 )
 
 
@@ -41,6 +43,9 @@ def round_line(
         "bytes_up": travels * (len(cohort) * messages.up.payload + server.up),
         "lost": len(lost),
     }
+    if program.recipe.varied_work:
+        drawn = [local_work(program.recipe, client, number) for client in cohort]
+        line["work"] = [work.steps or work.epochs for work in drawn]
     if lost:
         line["lost_clients"] = {str(client): reason for client, reason in lost.items()}
     return line
