@@ -6,11 +6,14 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from torch.nn import Module
+
 from fedloom.engine.server.callback import RunCallback
 from fedloom.errors import FedloomError
 from fedloom.evaluation.personalization import UNSEEN, PersonalizationResult, TunedPart
 from fedloom.methods import Method, Part
 from fedloom.methods.api.context import Objective
+from fedloom.nets import refuse_while_reading, stored_name
 from fedloom.recipe import Recipe, read_recipe, recipe
 from fedloom.report.grid import save as save_tables
 from fedloom.report.page.figures import export
@@ -37,10 +40,12 @@ def run(
 ) -> Run:
     """Run an experiment: `run(data="digits", split="shards:2", method="scaffold + fn", rounds=50)`.
 
-    The first argument may be a recipe, its fields or a YAML file; keywords override it. `run(resume="runs/x")` resumes
-    an interrupted run.
+    The first argument may be a recipe, its fields or a YAML file; keywords override it. `model` may be an nn.Module: it is
+    stored in the cache, and its weights are the initial ones; `head="classifier"` names its last layer where it is not found.
+    `run(resume="runs/x")` resumes an interrupted run.
     """
     if "resume" in fields:
+        refuse_while_reading()
         path, workers = fields.pop("resume"), fields.pop("workers", None)
         if given is not None or fields:
             raise FedloomError(f"resume: the recipe is the folder's own; leave out {next(iter(fields), 'the recipe')}")
@@ -50,6 +55,7 @@ def run(
 
 def gather(given: Recipe | str | Path | Mapping[str, Any] | None, fields: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of a recipe, overridden by others."""
+    refuse_while_reading()
     if isinstance(given, Recipe):
         base = given.model_dump()
     elif isinstance(given, str | Path):
@@ -58,6 +64,9 @@ def gather(given: Recipe | str | Path | Mapping[str, Any] | None, fields: Mappin
         base = dict(given or {})
     if isinstance(fields.get("method"), Method | Part):
         fields = {**fields, "method": str(fields["method"])}
+    if isinstance(fields.get("model"), Module):
+        fields = {**fields, "model": stored_name(fields["model"], fields.get("head"))}
+        fields.pop("head", None)
     if isinstance(fields.get("data"), str) and isinstance(base.get("data"), dict):
         fields = {**fields, "data": {**base["data"], "name": fields["data"]}}
     return {**base, **fields}

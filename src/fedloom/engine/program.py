@@ -130,6 +130,7 @@ def is_pooled(sum_of_parts: Method) -> bool:
 def assemble(net: Net, sum_of_parts: Method, task: TaskInfo, recipe: Recipe) -> tuple[Net, Regions]:
     """Let every part rebuild the net, then assign each region's status."""
     constant: dict[str, str] = {}
+    unchanging = {id(buffer) for name, buffer in net.named_buffers() if name in net.constants}
     with one_thread(), seeded(recipe.seed, "build"):
         for part in sum_of_parts.hooked("build"):
             with about(f"method: {part.name}"):
@@ -143,9 +144,12 @@ def assemble(net: Net, sum_of_parts: Method, task: TaskInfo, recipe: Recipe) -> 
             raise FedloomError(f"model: {name} is {parameter.dtype}; fedloom trains float32 weights")
         if not parameter.requires_grad:
             constant.setdefault(name, "the model")
+    for name, buffer in net.named_buffers():
+        if id(buffer) in unchanging:
+            constant[name] = "the model"
     regions = Regions.of(net, region_of(net), constant)
     if recipe.bn == "local":
-        kept: dict[str, Status] = dict.fromkeys(regions.statistics, "personal")
+        kept: dict[str, Status] = dict.fromkeys(regions.statistics - constant.keys(), "personal")
         regions = replace(regions, status={**regions.status, **kept})
     for part in sum_of_parts.hooked("regions"):
         regions = part.regions(replace(regions, speaker=part.name))
