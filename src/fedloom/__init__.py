@@ -1,8 +1,10 @@
 """fedloom: federated learning for clients whose data disagree. A method is a sum of parts."""
 
 from fedloom.api import analyze, compare, personalize, report, run, split, sweep
+from fedloom.data import Dataset
 from fedloom.engine.server.callback import RunCallback
 from fedloom.errors import FedloomError
+from fedloom.evaluation.metrics import Metric
 from fedloom.methods import Method, Part, Phase, Query, TrainSchedule, TrainSpec, method
 from fedloom.recipe import Recipe
 from fedloom.runs.adopt import Adopted, adopt
@@ -15,10 +17,12 @@ from fedloom.version import __version__
 __all__ = [
     "Adopted",
     "Analysis",
+    "Dataset",
     "Exported",
     "FedloomError",
     "FineTuning",
     "Method",
+    "Metric",
     "Part",
     "Phase",
     "Query",

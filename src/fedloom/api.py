@@ -8,13 +8,16 @@ from typing import Any
 
 from torch.nn import Module
 
+from fedloom.data import named_data
+from fedloom.engine.given import given_recipe
 from fedloom.engine.server.callback import RunCallback
-from fedloom.errors import FedloomError
-from fedloom.evaluation.personalization import UNSEEN, PersonalizationResult, TunedPart
+from fedloom.errors import FedloomError, shown
+from fedloom.evaluation.fine_tuned import PersonalizationResult, TunedPart
+from fedloom.evaluation.personalization import UNSEEN
 from fedloom.methods import Method, Part
 from fedloom.methods.api.context import Objective
 from fedloom.nets import refuse_while_reading, stored_name
-from fedloom.recipe import Recipe, read_recipe, recipe
+from fedloom.recipe import NAMED_GROUPS, Recipe, read_recipe, recipe
 from fedloom.report.grid import save as save_tables
 from fedloom.report.page.figures import export
 from fedloom.report.page.html import report as write_page
@@ -40,36 +43,54 @@ def run(
 ) -> Run:
     """Run an experiment: `run(data="digits", split="shards:2", method="scaffold + fn", rounds=50)`.
 
-    The first argument may be a recipe, its fields or a YAML file; keywords override it. `model` may be an nn.Module: it is
-    stored in the cache, and its weights are the initial ones; `head="classifier"` names its last layer where it is not found.
-    `run(resume="runs/x")` resumes an interrupted run.
+    The first argument may be a recipe, its fields or a YAML file; keywords override it. `run(resume="runs/x")` resumes
+    an interrupted run.
+
+    `data` may be an object: an fl.Dataset (`from_arrays`, `from_frame`, `from_torch`, `from_hf`), a torch Dataset or a pair
+    of them, arrays, or a Hugging Face Dataset. `model` may be an nn.Module; its weights are the initial ones, and
+    `head="classifier"` names its last layer where that is not the linear layer which makes its output. Both are stored in the
+    cache, and the recipe names them by their content.
     """
     if "resume" in fields:
         refuse_while_reading()
         path, workers = fields.pop("resume"), fields.pop("workers", None)
+        if (data := fields.pop("data", None)) is not None:
+            _refuse_other_data(path, data)
         if given is not None or fields:
             raise FedloomError(f"resume: the recipe is the folder's own; leave out {next(iter(fields), 'the recipe')}")
         return resume(path, callbacks, workers)
-    return start(recipe(gather(given, fields)), callbacks)
+    return start(given_recipe(gather(given, fields)), callbacks)
+
+
+def _refuse_other_data(path: str | Path, data: Any) -> None:
+    """Naming an object puts it back into the cache, from where a run resumes; it must be the run's own."""
+    stored, named = RunFolder(path).recipe().data.name, named_data(data)
+    if named != stored:
+        raise FedloomError(f"data: {path} was trained on {stored}, and this is {shown(named)}; pass the run's own data")
 
 
 def gather(given: Recipe | str | Path | Mapping[str, Any] | None, fields: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of a recipe, overridden by others."""
     refuse_while_reading()
     if isinstance(given, Recipe):
-        base = given.model_dump()
+        unset = {"split", "clients"} - given.model_fields_set  # the data may decide them
+        base = given.model_dump(exclude=unset)
     elif isinstance(given, str | Path):
         base = read_recipe(given)
     else:
         base = dict(given or {})
-    if isinstance(fields.get("method"), Method | Part):
-        fields = {**fields, "method": str(fields["method"])}
-    if isinstance(fields.get("model"), Module):
-        fields = {**fields, "model": stored_name(fields["model"], fields.get("head"))}
-        fields.pop("head", None)
-    if isinstance(fields.get("data"), str) and isinstance(base.get("data"), dict):
-        fields = {**fields, "data": {**base["data"], "name": fields["data"]}}
-    return {**base, **fields}
+    changes = dict(fields)
+    if isinstance(changes.get("method"), Method | Part):
+        changes["method"] = str(changes["method"])
+    for values in (base, changes):
+        if "data" in values:
+            values["data"] = named_data(values["data"])
+        if isinstance(values.get("model"), Module):
+            values["model"] = stored_name(values["model"], values.pop("head", None))
+    for group in NAMED_GROUPS:
+        if isinstance(changes.get(group), str) and isinstance(base.get(group), dict):
+            changes[group] = {**base[group], "name": changes[group]}
+    return {**base, **changes}
 
 
 def split(
@@ -125,7 +146,7 @@ def analyze(
     """Measure a finished run: `analyze(run, what="factors,norms", clients=[0, 3])`; tables go into its folder.
 
     By default everything is measured. `clients`: whose local models are trained again (default: ten of the last cohort; "all").
-    `images`: number of test samples. `target`: accuracies whose cost is reported.
+    `images`: number of test samples. `target`: values of the headline metric whose cost is reported.
     """
     folder = RunFolder(path.path if isinstance(path, Run) else path)
     request = AnalysisRequest.of(what, clients, images, target)

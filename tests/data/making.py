@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from fedloom.data import Dataset
+from fedloom.data import Dataset, InputSpec
 from fedloom.rng import numpy_generator
 
 
@@ -27,7 +27,7 @@ def made_set(
         fields[f"{part}_y"] = torch.from_numpy(y)
         pixels = random.integers(0, int(scale) + 1, (len(y), *shape), dtype=np.uint8)
         fields[f"{part}_x"] = torch.from_numpy(pixels)
-        for kind, count in (("domain", domains), ("writer", writers)):
+        for kind, count in (("domain", domains), ("client", writers)):
             if count:  # each at least once
                 drawn = np.concatenate([np.arange(count), random.integers(0, count, len(y) - count)])
                 fields[f"{part}_{kind}"] = torch.from_numpy(random.permutation(drawn))
@@ -36,7 +36,7 @@ def made_set(
         classes=len(train),
         class_names=tuple(f"c{k}" for k in range(len(train))),
         domain_names=tuple(f"d{k}" for k in range(domains)),
-        scale=scale,
+        inputs=InputSpec.image((shape[2], *shape[:2]), scale),
         mean=(0.0,) * shape[2],
         std=(1.0,) * shape[2],
         digest="made",

@@ -94,8 +94,8 @@ def test_a_plain_name_is_read_from_the_hub_by_its_columns(name: str, monkeypatch
         assert images.train_domain is not None
         assert images.train_domain.tolist() == [1, 2, 0, 1, 0, 1, 2, 0]
     if "writer_id" in columns:
-        assert images.train_writer is not None
-        assert images.train_writer.tolist() == [1, 2, 0, 1, 0, 1, 2, 0]
+        assert images.train_client is not None
+        assert images.train_client.tolist() == [1, 2, 0, 1, 0, 1, 2, 0]
     if "center" in columns:
         assert images.train_domain is not None
         assert images.train_domain.tolist() == [row % 5 for row in range(10)]

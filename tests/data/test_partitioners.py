@@ -139,16 +139,16 @@ def test_one_client_per_domain_holds_all_of_it() -> None:
 
 def test_writers_are_clients_and_some_are_drawn_when_there_are_more() -> None:
     images = made_set([100] * 3, [40] * 3, writers=9)
-    assert images.train_writer is not None
-    assert images.test_writer is not None
+    assert images.train_client is not None
+    assert images.test_client is not None
     everyone = split("writers", images, 9, 0)
     for client in range(9):
-        assert everyone.train(client).tolist() == np.flatnonzero(images.train_writer == client).tolist()
-        assert everyone.test(client).tolist() == np.flatnonzero(images.test_writer == client).tolist()
+        assert everyone.train(client).tolist() == np.flatnonzero(images.train_client == client).tolist()
+        assert everyone.test(client).tolist() == np.flatnonzero(images.test_client == client).tolist()
     chosen = set()
     for seed in range(8):
         partition = split("writers", images, 4, seed)
-        writers = [set(images.train_writer.numpy()[partition.train(k)].tolist()) for k in range(4)]
+        writers = [set(images.train_client.numpy()[partition.train(k)].tolist()) for k in range(4)]
         assert all(len(each) == 1 for each in writers)
         order = [each.pop() for each in writers]
         assert order == sorted(set(order))

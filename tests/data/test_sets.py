@@ -55,9 +55,9 @@ def test_types_are_uint8_images_and_int64_numbers(tmp_path: Path) -> None:
         saved(tmp_path / "a.npz", content(train_writer=np.arange(8, dtype=np.int16), test_writer=np.arange(4)))
     )
     assert images.train_x.dtype == images.test_x.dtype == torch.uint8
-    assert images.train_writer is not None
-    assert images.train_writer.dtype == images.train_y.dtype == images.test_y.dtype == torch.int64
-    assert images.train_writer.tolist() == list(range(8))
+    assert images.train_client is not None
+    assert images.train_client.dtype == images.train_y.dtype == images.test_y.dtype == torch.int64
+    assert images.train_client.tolist() == list(range(8))
     assert images.train_domain is None
     assert images.domain_names == ()
 
@@ -118,16 +118,16 @@ def test_x_and_y_are_divided_by_is_test(tmp_path: Path) -> None:
 def test_x_and_y_without_is_test_hold_out_every_fifth(tmp_path: Path) -> None:
     images = load(saved(tmp_path / "a.npz", {"x": pictures(11, 4, 4, 3), "y": np.arange(11), "writer": np.arange(11)}))
     assert images.test_y.tolist() == [0, 5, 10]
-    assert images.train_writer is not None
-    assert images.train_writer.tolist() == [1, 2, 3, 4, 6, 7, 8, 9]
+    assert images.train_client is not None
+    assert images.train_client.tolist() == [1, 2, 3, 4, 6, 7, 8, 9]
 
 
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
         ({"test_y": None}, ["test_y is missing", "train_x"]),
-        ({"train_x": pictures(8, 5, 6, 3) / 255}, ["train_x", "float64", "uint8", "N,H,W,C"]),
-        ({"train_x": pictures(8, 30)}, ["train_x", "(8, 30)", "N,H,W,C"]),
+        ({"train_x": pictures(8, 5, 6, 3) / 255}, ["train_x is float32", "test_x uint8", "one type"]),
+        ({"train_x": pictures(8, 30)}, ["test_x is 5 x 6 x 3", "train_x 30"]),
         ({"train_x": pictures(8, 3, 6, 6)}, ["train_x", "channels first", "N,H,W,C"]),
         ({"test_x": pictures(0, 5, 6, 3), "test_y": np.arange(0)}, ["test_x is empty"]),
         ({"test_x": pictures(4, 6, 6, 3)}, ["test_x", "6 x 6 x 3", "5 x 6 x 3"]),
@@ -141,7 +141,7 @@ def test_x_and_y_without_is_test_hold_out_every_fifth(tmp_path: Path) -> None:
         ({"train_domain": np.arange(5)}, ["train_domain has 5", "8"]),
         ({"domain": np.arange(12)}, ["domain", "train_domain"]),
         ({"train_x": None, "x": pictures(5, 4, 4, 3)}, ["key y is missing"]),
-        ({"train_x": None, "x": pictures(5, 4, 4, 3), "y": np.arange(4)}, ["y is", "(4,)", "5 images"]),
+        ({"train_x": None, "x": pictures(5, 4, 4, 3), "y": np.arange(4)}, ["y is", "(4,)", "5 samples"]),
         (
             {"train_x": None, "x": pictures(5, 4, 4, 3), "y": np.arange(5), "is_test": np.full(5, 2)},
             ["is_test", "0 or 1"],
@@ -331,7 +331,7 @@ def test_the_list_names_the_bundled_set_and_those_of_the_data_folder(
     listed = {row["name"]: row for row in list_sets()}
     assert {"digits", "tiny", "broken", "folder:PATH", "hf:owner/name"} <= set(listed)
     assert listed["tiny"]["file"] == str(tmp_path / "tiny.npz")
-    assert "8 training and 4 test images, 5 x 6 x 3" in listed["tiny"]["summary"]
+    assert "8 training and 4 test samples, 5 x 6 x 3" in listed["tiny"]["summary"]
     assert "cannot be read" in listed["broken"]["summary"]
 
 

@@ -130,8 +130,8 @@ def test_a_saved_hub_set_is_read_by_its_feature_types(tmp_path: Path) -> None:
     assert images.test_y.tolist() == [0, 1, 0]
     assert torch.equal(images.train_x, torch.from_numpy(np.stack([picture(seed) for seed in range(6)])))
     assert torch.equal(images.test_x, torch.from_numpy(np.stack([picture(seed) for seed in range(6, 9)])))
-    assert images.train_writer is not None
-    assert images.train_writer.tolist() == [0, 1, 2, 0, 1, 2]
+    assert images.train_client is not None
+    assert images.train_client.tolist() == [0, 1, 2, 0, 1, 2]
 
 
 def test_validation_is_test_only_when_there_is_no_test(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from fedloom.data import Dataset, Partition, check_spec, list_splits, split
+from fedloom.data import Dataset, InputSpec, Partition, check_spec, list_splits, split
 from fedloom.errors import FedloomError
 from fedloom.rng import numpy_generator
 
@@ -35,7 +35,7 @@ def made(train_counts: list[int], test_counts: list[int], seed: int = 0) -> Data
         test_y=test,
         classes=len(train_counts),
         class_names=tuple(map(str, range(len(train_counts)))),
-        scale=255.0,
+        inputs=InputSpec.image((1, 1, 1)),
         mean=(0.0,),
         std=(1.0,),
         digest="",

@@ -17,10 +17,12 @@ from fedloom.deploy.flower.app import canonical, check_federated, sizes
 from fedloom.deploy.flower.plan import DisclosurePlan, PlanRow, blank_experiment
 from fedloom.deploy.flower.plan import plan as plan_of
 from fedloom.engine.experiment import prepare
+from fedloom.engine.given import given_recipe
 from fedloom.engine.sites import Where
 from fedloom.errors import FedloomError
+from fedloom.evaluation.metrics import find_metric
 from fedloom.recipe import Recipe, assign, read_recipe, recipe
-from fedloom.report.table import percent, plain_table, size
+from fedloom.report.table import plain_table, size
 
 flower = typer.Typer(help="Run a recipe on real machines with Flower.", no_args_is_help=True)
 out = Console()
@@ -31,11 +33,11 @@ Setting = Annotated[
 ]
 
 
-def _recipe(path: Path, settings: list[str] | None) -> Recipe:
+def _recipe(path: Path, settings: list[str] | None, without_data: bool = False) -> Recipe:
     fields = read_recipe(path)
     for setting in settings or []:
         assign(fields, setting)
-    return recipe(fields)
+    return recipe(fields) if without_data else given_recipe(fields)
 
 
 def _say(text: str) -> None:
@@ -107,7 +109,7 @@ def plan(
     set_: Setting = None,
 ) -> None:
     """List exactly what leaves a site, what stays there, and what it receives."""
-    made = canonical(_recipe(given, set_))
+    made = canonical(_recipe(given, set_, without_data=shape is not None))
     if (shape is None) != (classes is None):
         raise FedloomError("plan: --shape and --classes go together")
     if shape is not None and classes is not None:
@@ -192,7 +194,7 @@ def check(
 @flower.command()
 def personalize(
     state: Annotated[Path, Argument(help="the state folder of this node", show_default=False)],
-    part: Annotated[str, Option(help="full | head | body")] = "full",
+    part: Annotated[str, Option(help="full | head | body | adapter")] = "full",
     epochs: Annotated[int, Option(help="epochs of fine-tuning")] = 5,
     lr: Annotated[float, Option(help="learning rate of fine-tuning")] = 0.001,
     data: Annotated[str | None, Option(help="path of the site's images, if they moved", show_default=False)] = None,
@@ -205,9 +207,13 @@ def personalize(
     from fedloom.deploy.site.personalize import personalize as tune  # imports flwr
 
     result = tune(state, part, epochs, lr, data, weights)  # type: ignore[arg-type]
-    first, last = result.accuracy[0], result.accuracy[-1]
-    if first is not None and last is not None:
+    for name, values in result.metrics.items():
+        metric, first, last = find_metric(name), values[0], values[-1]
+        if first is None or last is None:
+            continue
+        unit = " %" if metric.format == "percent" else ""
         _say(
-            f"accuracy on the site's own test samples: {percent(first)} % before, {percent(last)} % after {epochs} epochs"
+            f"{metric.title} on the site's own test samples: {metric.text(first)}{unit} before, "
+            f"{metric.text(last)}{unit} after {epochs} epochs"
         )
     _say(f"personal model: {result.model}")

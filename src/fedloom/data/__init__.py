@@ -1,18 +1,17 @@
 """Datasets as tensors, splits (which client holds which samples), and the transform of a batch."""
 
 from fedloom.data.dataset import Dataset, load
+from fedloom.data.objects import named_data
 from fedloom.data.partition.partition import Partition
 from fedloom.data.sources import list_sets
 from fedloom.data.spec import InputSpec, Kind
 from fedloom.data.split import check_spec, list_splits, split, stage_rounds, stages
 from fedloom.data.split.view import ClientViews, LabeledSamples
 from fedloom.data.transforms.choose import pipeline_of
-from fedloom.data.transforms.images import Augment
 from fedloom.data.transforms.normalize import check_normalize, normalization
 from fedloom.data.transforms.pipeline import Pipeline
 
 __all__ = [
-    "Augment",
     "ClientViews",
     "Dataset",
     "InputSpec",
@@ -25,6 +24,7 @@ __all__ = [
     "list_sets",
     "list_splits",
     "load",
+    "named_data",
     "normalization",
     "pipeline_of",
     "split",

@@ -14,6 +14,7 @@ federation; `writer` is the same without names.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from dataclasses import dataclass, fields
 
 import numpy as np
@@ -49,6 +50,7 @@ class DatasetArrays:
     test_client: Array | None = None
     client_names: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    schema: str = ""
 
     def present(self) -> Content:
         """The arrays by name, without those that are None."""
@@ -98,6 +100,7 @@ def check(where: str, content: Content, scale: float = 255.0, renumber: bool = T
         domain_names=_names(where, "domain_names", content, domains),
         client_names=_names(where, "client_names", content, clients) if clients else (),
         notes=tuple(str(note) for note in content.get("notes", ())),
+        schema=str(content.get("schema", "")),
         **numbers,
     )
 
@@ -167,9 +170,7 @@ def _number_texts(where: str, content: Content, kind: str, names_key: str) -> No
         labels = {key: content[key].astype(str) for key in keys}
     except UnicodeDecodeError:
         raise FedloomError(f"{where}: labels are bytes that are not ASCII; store them as str") from None
-    distinct = sorted({str(name) for values in labels.values() for name in np.unique(values)})
-    if all(name.isascii() and name.isdecimal() for name in distinct):
-        distinct.sort(key=lambda name: (len(name.lstrip("0")), name.lstrip("0")))
+    distinct = ordered({str(name) for values in labels.values() for name in np.unique(values)})
     names = [str(name) for name in content[names_key]] if _named(content, names_key) else distinct
     number_of = {name: number for number, name in enumerate(names)}
     if unknown := [name for name in distinct if name not in number_of]:
@@ -181,6 +182,14 @@ def _number_texts(where: str, content: Content, kind: str, names_key: str) -> No
         kinds, inverse = np.unique(values, return_inverse=True)
         content[key] = np.array([number_of[str(name)] for name in kinds], dtype=np.int64)[inverse]
     content[names_key] = np.array(names)
+
+
+def ordered(names: Iterable[str]) -> list[str]:
+    """Texts in the order in which they are numbered: sorted, numerals by value."""
+    distinct = sorted(set(names))
+    if all(name.isascii() and name.isdecimal() for name in distinct):
+        distinct.sort(key=lambda name: (len(name.lstrip("0")), name.lstrip("0")))
+    return distinct
 
 
 def _begin_at_zero(where: str, content: Content, numbers: Content) -> None:

@@ -32,17 +32,20 @@ ABANDONED = 24 * 3600.0  # seconds; the process that wrote an older temporary fo
 Facts: TypeAlias = dict[str, Any]
 
 
+def root() -> Path:
+    return Path(os.environ.get("FEDLOOM_CACHE") or "~/.cache/fedloom").expanduser()
+
+
 def folder_of(name: str, *identity: str) -> Path:
     """The cache folder of a dataset, under $FEDLOOM_CACHE or ~/.cache/fedloom."""
-    root = Path(os.environ.get("FEDLOOM_CACHE") or "~/.cache/fedloom").expanduser()
     key = hashlib.blake2b(json.dumps([FORMAT, *identity]).encode(), digest_size=10).hexdigest()
-    return root / f"{re.sub('[^A-Za-z0-9_-]+', '-', name)[:60]}-{key}"
+    return root() / f"{re.sub('[^A-Za-z0-9_-]+', '-', name)[:60]}-{key}"
 
 
 def fetch(folder: Path, build: Callable[[], tuple[Content, Facts]]) -> tuple[Content, Facts]:
     """The arrays (mapped copy-on-write) and facts of a folder; calls `build` first if it is missing or damaged."""
     for _ in range(5):  # another process may be replacing the folder at the same time
-        cached = _open(folder)
+        cached = stored(folder)
         if cached is not None:
             return cached
         arrays, facts = build()
@@ -56,7 +59,8 @@ def fetch(folder: Path, build: Callable[[], tuple[Content, Facts]]) -> tuple[Con
     raise FedloomError(f"the cache folder {folder} loses what is written to it; set FEDLOOM_CACHE to another disk")
 
 
-def _open(folder: Path) -> tuple[Content, Facts] | None:
+def stored(folder: Path) -> tuple[Content, Facts] | None:
+    """What a folder holds; None if it is missing or damaged."""
     try:
         meta = json.loads((folder / META).read_bytes())
         arrays = {name: _map(folder / f"{name}.npy", expected) for name, expected in meta["arrays"].items()}
@@ -108,7 +112,7 @@ def _install(draft: Path, folder: Path) -> None:
         except OSError as error:
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
                 raise
-        if _open(folder) is not None:  # another process was first, with the same content
+        if stored(folder) is not None:  # another process was first, with the same content
             return
         damaged = _temporary(folder)
         try:

@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from fedloom.data import cache
-from fedloom.data.arrays import Content, check, digest, statistics
+from fedloom.data.arrays import Content, DatasetArrays, check, digest, statistics
+from fedloom.data.hub_content import ROLES, hub_content, hub_splits
+from fedloom.data.memory import array_content, torch_content
+from fedloom.data.schema import read_schema
 from fedloom.data.sources import find
 from fedloom.data.sources.resize import check_resize, resized
 from fedloom.data.sources.source import DataSource
-from fedloom.data.spec import InputSpec, Shape
+from fedloom.data.spec import InputSpec, Kind, Shape
+from fedloom.data.tables.content import Roles, table_content
+from fedloom.data.text.tokenize import OPTIONS as TEXT_OPTIONS
+from fedloom.data.text.tokenize import TextOptions
 from fedloom.data.transforms.choose import pipeline_of
 from fedloom.data.transforms.pipeline import Pipeline
-from fedloom.errors import FedloomError
+from fedloom.errors import FedloomError, shown
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,6 +52,8 @@ class Dataset:
     test_client: Tensor | None = field(default=None, repr=False)
     client_names: tuple[str, ...] = field(default=(), repr=False)  # given where the data name their clients
     notes: tuple[str, ...] = field(default=(), repr=False)  # what reading the data had to repair, a sentence each
+    schema: str = field(default="", repr=False)  # JSON: how rows of a table or texts become inputs; see schema.py
+    source: str = ""  # what `data` in a recipe calls it
 
     @property
     def shape(self) -> Shape:
@@ -49,6 +63,83 @@ class Dataset:
     @property
     def scale(self) -> float:
         return self.inputs.scale
+
+    @classmethod
+    def from_arrays(
+        cls,
+        train_x: Any,
+        train_y: Any,
+        test_x: Any = None,
+        test_y: Any = None,
+        *,
+        client: Any = None,
+        domain: Any = None,
+        test_client: Any = None,
+        test_domain: Any = None,
+        class_names: Sequence[str] | None = None,
+        domain_names: Sequence[str] | None = None,
+        client_names: Sequence[str] | None = None,
+        kind: Kind | None = None,
+        vocabulary: int | None = None,
+        padding: int | None = None,
+        scale: float = 255.0,
+        name: str = "memory",
+    ) -> Dataset:
+        """From arrays of numpy or torch, as in an npz file; without a test set, every fifth sample is for testing.
+
+        `client`, `domain`: one text or number per training sample (of all samples, if there is no test set). `scale`: the
+        largest value of uint8 images.
+        """
+        if (test_x is None) != (test_y is None):
+            raise FedloomError("test_x and test_y go together; give both, or neither to hold out every fifth sample")
+        groups = {"client": client, "domain": domain, "test_client": test_client, "test_domain": test_domain}
+        names = {"class_names": class_names, "domain_names": domain_names, "client_names": client_names}
+        options = {**names, "kind": kind, "vocabulary": vocabulary, "padding": padding}
+        test = None if test_x is None else (test_x, test_y)
+        return _stored("from_arrays", array_content((train_x, train_y), test, groups, options), name, scale)
+
+    @classmethod
+    def from_torch(cls, train: Any, test: Any = None, *, name: str = "memory") -> Dataset:
+        """From torch Datasets with items (input, label)."""
+        return _stored("from_torch", torch_content(train, test), name)
+
+    @classmethod
+    def from_frame(
+        cls,
+        frame: Any,
+        target: str | None = None,
+        *,
+        client: str | None = None,
+        test: str | None = None,
+        domain: str | None = None,
+        text: str | None = None,
+        drop: Sequence[str] = (),
+        keep: Sequence[str] = (),
+        schema: str | Path | None = None,
+        name: str = "memory",
+        **tokenizing: Any,
+    ) -> Dataset:
+        """From a pandas DataFrame: columns by role, as in `table:PATH?target=COLUMN&client=COLUMN`.
+
+        With `text`, also `tokenizer`, `length` and `vocabulary`.
+        """
+        roles = Roles(target, client, test, domain, text, tuple(drop), tuple(keep))
+        given = None if schema is None else read_schema(Path(schema))
+        options = TextOptions.of("from_frame", _texts("from_frame", tokenizing))
+        return _stored("from_frame", table_content("from_frame", frame, roles, options, given), name, standardized=True)
+
+    @classmethod
+    def from_hf(cls, dataset: Any, *, name: str = "memory", **options: Any) -> Dataset:
+        """From a Dataset or DatasetDict of the datasets library.
+
+        Columns that their types do not tell are named: image, text, array, label, client, domain; with texts also `tokenizer`,
+        `length` and `vocabulary`.
+        """
+        given = _texts("from_hf", options, ROLES)
+        roles = {option: value for option, value in given.items() if option in ROLES}
+        train, test = hub_splits("from_hf", dataset)
+        tokenizing = TextOptions.of("from_hf", given)
+        return _stored("from_hf", hub_content("from_hf", train, test, roles, tokenizing), name)
 
     def pipeline(self, normalize: object = "set", augment: str = "none") -> Pipeline:
         return pipeline_of(self.inputs, (self.mean, self.std), self.name, normalize, augment)
@@ -67,10 +158,12 @@ def load(source: str, resize: int | None = None) -> Dataset:
         domain_names=tuple(facts["domain_names"]),
         client_names=tuple(facts["client_names"]),
         notes=tuple(facts["notes"]),
+        schema=facts.get("schema", ""),
         inputs=InputSpec.from_json(facts["inputs"]),
         mean=tuple(facts["mean"]),
         std=tuple(facts["std"]),
         digest=facts["digest"],
+        source=source if side is None else "",
         **{name: torch.from_numpy(values) for name, values in arrays.items()},
     )
 
@@ -80,15 +173,40 @@ def _build(source: DataSource, side: int | None) -> tuple[Content, cache.Facts]:
     if side is not None and arrays.inputs.kind != "image":
         raise FedloomError(f"data.resize: {source.name} holds {arrays.inputs.noun}, not images; leave it out")
     arrays = arrays if side is None else resized(arrays, side)
-    mean, std = statistics(arrays, source.standardized)
-    facts = {
+    return arrays.present(), _facts(arrays, source.standardized)
+
+
+def _facts(arrays: DatasetArrays, standardized: bool) -> cache.Facts:
+    mean, std = statistics(arrays, standardized)
+    return {
         "class_names": arrays.class_names,
         "domain_names": arrays.domain_names,
         "client_names": arrays.client_names,
         "notes": arrays.notes,
+        "schema": arrays.schema,
         "inputs": arrays.inputs.to_json(),
         "mean": mean,
         "std": std,
         "digest": digest(arrays),
     }
-    return arrays.present(), facts
+
+
+def _stored(where: str, content: Content, name: str, scale: float = 255.0, standardized: bool = False) -> Dataset:
+    """Store the content of an object in the cache, and load it from there."""
+    if not re.fullmatch(r"[A-Za-z0-9_.-]{1,60}", name):
+        raise FedloomError(f"name is {shown(name)}; allowed are up to 60 letters, digits, dots, - and _")
+    arrays = check(where, content, scale)
+    facts = _facts(arrays, standardized)
+    key = hashlib.blake2b(json.dumps(facts).encode(), digest_size=10).hexdigest()
+    source = f"memory:{name}-{key}"
+    opened = find(source)
+    cache.fetch(cache.folder_of(opened.name, str(None), *opened.identity), lambda: (arrays.present(), facts))
+    return load(source)
+
+
+def _texts(where: str, options: Mapping[str, Any], further: Sequence[str] = ()) -> dict[str, str]:
+    """Keyword options as texts, without those that are None."""
+    allowed = (*further, *TEXT_OPTIONS)
+    if unknown := [option for option in options if option not in allowed]:
+        raise FedloomError(f"{where}: the option {unknown[0]} is unknown; allowed are {', '.join(allowed)}")
+    return {option: str(value) for option, value in options.items() if value is not None}

@@ -16,10 +16,12 @@ from typing import Any, TypeAlias
 
 from fedloom.engine.backends import select as where
 from fedloom.engine.experiment import prepare
+from fedloom.engine.given import given_recipe
 from fedloom.engine.resolve import resolve
 from fedloom.errors import FedloomError, shown
-from fedloom.evaluation.personalization import TunedPart
-from fedloom.recipe import Recipe, assign, recipe
+from fedloom.evaluation.fine_tuned import TunedPart
+from fedloom.evaluation.metrics import check as check_metrics
+from fedloom.recipe import NAMED_GROUPS, Recipe, assign
 
 Point: TypeAlias = tuple[tuple[str, str], ...]  # (("lr", "0.1"), ("epochs", "5"))
 
@@ -64,7 +66,8 @@ def plan(
         raise FedloomError(f"methods: {next(row for row in rows if rows.count(row) > 1)} is given twice")
     if isinstance(seeds, int) and seeds < 1:
         raise FedloomError(f"seeds: must be 1 or more (got {seeds})")
-    base = recipe(fields)
+    base = given_recipe(fields)
+    free = {name for name in ("split", "clients") if name not in fields}  # decided by each cell's data
     numbers = range(base.seed, base.seed + seeds) if isinstance(seeds, int) else seeds
     kind = "sweep" if over else "compare"
     root = Path(base.out) if base.out else Path("runs") / (base.name or _root_name(kind, base))
@@ -77,18 +80,19 @@ def plan(
                 f"over: {twice[0]} is swept, but the method {shown(row)} sets it too; leave out one of them"
             )
         for point in _points(over or {}):
-            changed = base.model_dump()
+            changed = base.model_dump(exclude=free)
             for setting in [*own, *(f"{_full(field)}={value}" for field, value in point)]:
                 assign(changed, setting)
             for seed in numbers:
                 place = [_slug(row), *([_slug(" ".join(f"{f}={v}" for f, v in point))] if point else [])]
                 out = root.joinpath(*place, f"seed{seed}")
-                cell_recipe = recipe({**changed, "method": text.strip(), "seed": seed, "out": str(out)})
+                cell_recipe = given_recipe({**changed, "method": text.strip(), "seed": seed, "out": str(out)})
                 cells.append(Cell(row, seed, cell_recipe, point))
     _refuse_shared_folders(cells)
     for cell in cells[:: len(numbers)]:
         where.check(cell.recipe)
         resolve(prepare(cell.recipe))
+        check_metrics(cell.recipe.metrics)
     return _weighed(cells, fine_tuning)
 
 
@@ -106,7 +110,7 @@ def _points(over: Mapping[str, Sequence[str]]) -> list[Point]:
 
 
 def _full(field: str) -> str:
-    return "data.name" if field == "data" else field  # the data set changes, its preparation stays
+    return f"{field}.name" if field in NAMED_GROUPS else field  # the data set changes, its preparation stays
 
 
 def _weighed(cells: Sequence[Cell], fine_tuning: RelativeFineTuning | None) -> list[Cell]:
@@ -114,7 +118,7 @@ def _weighed(cells: Sequence[Cell], fine_tuning: RelativeFineTuning | None) -> l
     works = []
     for cell in cells:
         r = cell.recipe
-        works.append(r.rounds * r.epochs * r.cohort_size / r.clients + (fine_tuning.epochs if fine_tuning else 0))
+        works.append(r.rounds * r.mean_work * r.cohort_size / r.clients + (fine_tuning.epochs if fine_tuning else 0))
     total, before, weighed = sum(works), 0.0, []
     for cell, work in zip(cells, works, strict=True):
         weighed.append(replace(cell, share=(before / total, (before + work) / total)))
@@ -133,7 +137,7 @@ def _refuse_shared_folders(cells: Sequence[Cell]) -> None:
 
 
 def _root_name(kind: str, base: Recipe) -> str:
-    return _slug(f"{kind} {Path(base.data.name).stem} {base.split} {base.model}")
+    return _slug(f"{kind} {Path(base.data.name.partition('?')[0]).stem} {base.split} {base.model}")
 
 
 def _slug(text: str) -> str:

@@ -48,9 +48,11 @@ class RunFolder:
             self.path / "labels.npz"
         )  # labels of partition.npz's training samples, for readers without the data
         self.inputs = self.path / "inputs.json"
+        self.schema = self.path / "schema.json"  # of tables and texts: how rows become inputs
         self.rounds = self.path / "rounds.jsonl"
         self.clients = self.path / "clients.jsonl"
         self.summary = self.path / "summary.json"
+        self.metrics = self.path / "metrics.json"  # titles and directions, for readers without the user's code
         self.checkpoints = self.path / "checkpoints"
         self.client_memory = self.checkpoints / "clients"
         self.analysis = self.path / "analysis"
@@ -158,6 +160,8 @@ def create(experiment: Experiment, path: Path, sites: Sites | None = None) -> Ru
             held = experiment.data.stages[0].held_labels()
             np.savez(folder.labels, train_labels=held.astype(np.int32))
         write_json(folder.inputs, RunInputs.of(experiment).to_json())
+        if schema := experiment.data.dataset.schema:
+            write(folder.schema, schema)
         if sites is not None:
             write(folder.sites, sites.to_json())
         metadata = {"recipe": experiment.recipe.digest(), "data": experiment.data.dataset.digest}
@@ -203,7 +207,13 @@ def place(given: Recipe, method: str) -> Path:
         return Path(given.out)
     if given.name:
         return Path("runs") / given.name
-    words = [method, Path(given.data.name.replace(":", "-")).stem, given.split, given.model, f"seed{given.seed}"]
+    words = [
+        method,
+        Path(given.data.name.partition("?")[0].replace(":", "-")).stem,
+        given.split,
+        given.model,
+        f"seed{given.seed}",
+    ]
     base = "_".join(re.sub(r"[^A-Za-z0-9.]+", "-", word).strip("-") for word in words)[:120]
     path, number = Path("runs") / base, 2
     while not _reserved(path):

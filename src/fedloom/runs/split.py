@@ -14,6 +14,7 @@ from fedloom.data.partition.partition import notes
 from fedloom.data.split.strength import Strength, strength
 from fedloom.engine.about import about
 from fedloom.engine.federated_data import hold_back
+from fedloom.engine.given import given_recipe
 from fedloom.errors import FedloomError
 from fedloom.io.user_code import import_parts
 from fedloom.recipe import Recipe, recipe
@@ -68,7 +69,7 @@ class Split:
 
 def make_split(fields: Mapping[str, Any]) -> Split:
     """The split that a run with these fields of a recipe has."""
-    given = recipe(fields)
+    given = given_recipe(fields)
     import_parts(given.parts)
     with about("data"):
         dataset = load(given.data.name, given.data.resize)

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from fedloom.data import named_data
 from fedloom.errors import FedloomError, shown
 from fedloom.recipe import NO_EFFECT_FIELDS, Recipe
 
@@ -49,7 +50,7 @@ def grid(over: Sequence[str] | Mapping[str, Sequence[Any]]) -> Grid:
 
 def _read(over: Sequence[str] | Mapping[str, Sequence[Any]]) -> list[tuple[str, list[str]]]:
     if isinstance(over, Mapping):
-        return [(field, [str(value) for value in values]) for field, values in over.items()]
+        return [(field, [_text(field, value) for value in values]) for field, values in over.items()]
     pairs = []
     for text in over:
         field, equals, values = text.partition("=")
@@ -57,6 +58,10 @@ def _read(over: Sequence[str] | Mapping[str, Sequence[Any]]) -> list[tuple[str, 
             raise FedloomError(f"over: cannot read {shown(text)}; write field=value,value")
         pairs.append((field.strip().replace("-", "_"), cut(values)))
     return pairs
+
+
+def _text(field: str, value: Any) -> str:
+    return str(named_data(value) if field in ("data", "data.name") else value)
 
 
 def cut(text: str) -> list[str]:

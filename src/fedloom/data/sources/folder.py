@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from fedloom.data.arrays import Content
-from fedloom.data.sources.decode import pillow, stack_images
+from fedloom.data.decode import pillow, stack_images
 from fedloom.data.sources.source import DataSource, data_format, stamp
 from fedloom.errors import FedloomError, brief, shown
 from fedloom.io.archives import Array

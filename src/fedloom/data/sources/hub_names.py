@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 from urllib.parse import urlencode
 
 from fedloom.data.arrays import Content
-from fedloom.data.sources.hub import Unreachable, open_hub
+from fedloom.data.hub_content import Unreachable
+from fedloom.data.sources.hub import open_hub
 from fedloom.data.sources.source import DataSource, data_name
 from fedloom.errors import FedloomError
 

@@ -31,6 +31,7 @@ class DataSource:
     read: Callable[[int | None], Content]  # takes `data.resize`, for readers that decode image files
     scale: float = 255.0  # largest pixel value of uint8 images
     standardized: bool = False  # features need no further normalization
+    prepared: Callable[[str], DataSource] | None = None  # the same rows, prepared by a schema (its JSON text)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,1 @@
+"""Tables: a pandas frame becomes features or tokens, labels and groups."""
