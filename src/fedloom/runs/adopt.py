@@ -10,10 +10,12 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from fedloom.data import named_data
 from fedloom.data.newcomer import read_newcomer
 from fedloom.engine.about import about
 from fedloom.engine.buffers import SharedBuffers
@@ -47,6 +49,7 @@ class Adopted:
     train: int
     test: int
     held_out: bool  # whether the test samples were split off from the given ones
+    notes: tuple[str, ...] = ()  # what reading the data had to repair
 
     @property
     def after(self) -> float | None:
@@ -55,7 +58,7 @@ class Adopted:
 
 def adopt(
     run: Run | str | Path,
-    data: str | Path,
+    data: Any,
     part: TunedPart = "full",
     epochs: int = 5,
     lr: float | None = None,
@@ -65,19 +68,22 @@ def adopt(
 ) -> Adopted:
     """Fine-tune the model of a finished run for a client with these samples, and write it to a safetensors file.
 
-    `lr` defaults to a tenth of the run's own. `hold_out=False`: train on all samples, and leave the accuracy unknown.
+    `data`: a text as in a recipe, or an object as `fl.run` takes. `lr` defaults to a tenth of the run's own. `hold_out=False`:
+    train on all samples, and leave the accuracy unknown.
     """
     folder = RunFolder(run.path if isinstance(run, Run) else run)
     recipe = folder.recipe()
     check_finished(folder)
     rate = recipe.lr / 10 if lr is None else lr
+    source = str(named_data(data))
+    schema = folder.schema.read_text(encoding="utf-8") if folder.schema.is_file() else ""
     inputs = folder.known_inputs()
     with about("data"):
         given, divided = read_newcomer(
-            str(data), inputs.spec.shape, inputs.class_names, inputs.scale, recipe.data.resize, hold_out=hold_out
+            source, inputs.spec, inputs.class_names, recipe.data.resize, hold_out=hold_out, schema=schema
         )
     tensors = (torch.from_numpy(values) for values in (given.train_x, given.train_y, given.test_x, given.test_y))
-    dataset = inputs.dataset(Path(str(data)).stem, *tensors)
+    dataset = inputs.dataset(Path(source.partition("?")[0]).stem, *tensors)
     with one_thread():
         experiment = inputs.experiment(recipe, folder.initial, dataset)
         check(experiment.program.layout.regions, part, epochs, rate, loss)
@@ -101,6 +107,7 @@ def adopt(
         train=len(given.train_y),
         test=total,
         held_out=divided,
+        notes=given.notes,
     )
     metadata = {
         "kind": "adopted",

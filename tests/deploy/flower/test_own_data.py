@@ -17,7 +17,7 @@ from flwr.app import Context, Message
 from loopback import Loopback
 
 import fedloom as fl
-from fedloom.data import load
+from fedloom.data import InputSpec, load
 from fedloom.deploy.flower.app import Settings, read
 from fedloom.deploy.flower.app_template import SiteInputs, init, write_sites
 from fedloom.deploy.flower.plan import JOIN, ROUND, TEST, blank_experiment, plan
@@ -105,7 +105,7 @@ def test_what_leaves_a_site_is_what_the_plan_lists(tmp_path: Path) -> None:
     for _, reply in nodes.sent:
         content, groups = unpack(reply.content)
         assert set(content) == {"client", "digest", "report"}
-        assert set(content["report"]) <= (joining if "shape" in content["report"] else numbers)
+        assert set(content["report"]) <= (joining if "inputs" in content["report"] else numbers)
         assert set(groups) <= {"up"}
         for name, tensor in groups.get("up", {}).items():
             assert tensor.numel() * tensor.element_size() == tensors[name]
@@ -189,7 +189,7 @@ def test_sites_that_lack_classes_are_numbered_alike(tmp_path: Path) -> None:
 
 def test_sites_of_declared_shape_and_classes_train_and_others_are_refused_by_name(tmp_path: Path) -> None:
     fields = {**FIELDS, "method": "fedavg", "data": {"normalize": "none"}}
-    inputs = SiteInputs((1, 8, 8), tuple(map(str, range(10))), 16.0)
+    inputs = SiteInputs(InputSpec.image((1, 8, 8), 16.0), tuple(map(str, range(10))))
     package = init(tmp_path / "app", recipe(fields), "sites", inputs=inputs)[0] / "loom_app"
     nodes = grid(package, tmp_path, 3)
     for client, path in enumerate(write_sites(tmp_path / "files", recipe(FIELDS))):
