@@ -119,10 +119,20 @@ def splits(kind: type[Any]) -> list[str]:
 
 def models() -> list[str]:
     rows = [
-        (f"`{row['name']}`", str(row["line"]), f"{row['parameters']:,}", f"{row['smallest']} px", str(row["origin"]))
+        (
+            f"`{row['name']}`",
+            str(row["line"]),
+            str(row["inputs"]),
+            f"`{row['options']}`" if row["options"] else "",
+            f"{row['parameters']:,}",
+            f"{row['smallest']} px" if "image" in str(row["inputs"]) else "",
+            str(row["origin"]),
+        )
         for row in list_models()
     ]
-    return table(("name", "architecture", "parameters", "smallest image", "as in"), rows, right=(2,))
+    return table(
+        ("name", "architecture", "inputs", "parameters", "weights", "smallest image", "as in"), rows, right=(4,)
+    )
 
 
 def hooks() -> list[str]:

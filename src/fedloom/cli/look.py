@@ -105,9 +105,11 @@ LISTS: dict[str, tuple[Callable[[], Any], dict[str, str]]] = {
         {
             "name": "name",
             "line": "what it is",
-            "origin": "as in",
+            "inputs": "inputs",
+            "options": "parameters",
             "smallest": "from px",
-            "parameters": "weights at 32x32x3",
+            "parameters": "weights",
+            "origin": "as in",
         },
     ),
     "data": (list_sets, {"name": "name", "summary": "what it is", "file": "from"}),

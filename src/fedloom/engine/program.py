@@ -20,7 +20,7 @@ from fedloom.engine.tensor_layout import TensorLayout, prefixed, scoped
 from fedloom.engine.threads import one_thread
 from fedloom.errors import FedloomError
 from fedloom.methods import Method, Query, RunPlan, TaskInfo, Tensors, method
-from fedloom.nets import Net, build, region_of, set_batch_norm
+from fedloom.nets import Net, build, region_of, set_batch_norm, spelled_model
 from fedloom.nets.layers.heads import set_head
 from fedloom.recipe import Recipe
 from fedloom.rng import seeded
@@ -73,9 +73,13 @@ class Program:
         return is_pooled(self.method)
 
     def stored_recipe(self) -> Recipe:
-        """The recipe as stored in a run folder: with every hyper-parameter, and the digest of the file that `init` names."""
+        """The recipe as stored in a run folder: with every hyper-parameter of the method, those of the net that are not its
+        defaults, and the digest of the file that `init` names."""
         origin = {"init_digest": self.origin["digest"]} if self.origin else {}
-        return self.recipe.changed(method=self.method.spelled(), split=check_spec(self.recipe.split), **origin)
+        model = spelled_model(self.recipe.model)
+        return self.recipe.changed(
+            model=model, method=self.method.spelled(), split=check_spec(self.recipe.split), **origin
+        )
 
     def plan(self) -> RunPlan:
         layout = self.layout

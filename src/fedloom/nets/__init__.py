@@ -1,7 +1,7 @@
 """Networks as body + head, found by name."""
 
 from fedloom.data.spec import Shape
-from fedloom.nets.build import build, list_models
+from fedloom.nets.build import build, list_models, spelled_model
 from fedloom.nets.layers.batchnorm import (
     BatchNormMode,
     BatchStatistics,
@@ -29,6 +29,7 @@ __all__ = [
     "region_of",
     "set_batch_norm",
     "simplex_etf",
+    "spelled_model",
     "use_test_batch",
     "weight_of",
 ]

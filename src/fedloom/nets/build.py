@@ -50,15 +50,22 @@ EXAMPLES = {
 
 
 def list_models() -> list[dict[str, str | int]]:
-    """One row per net: name, line, origin, smallest image, and its parameters for `EXAMPLES` and 10 classes."""
+    """One row per net: name, line, origin, kinds of inputs, its options, smallest image, and the number of its parameters
+    for `EXAMPLES` and 10 classes."""
     rows: list[dict[str, str | int]] = []
     for entry in all_models().values():
         with torch.device("meta"):  # sizes only: no memory, no randomness
             body, head = entry.make(EXAMPLES[entry.kinds[0]], 10)
         count = sum(weight.numel() for part in (body, head) for weight in part.parameters())
-        row = {"name": entry.name, "line": entry.line, "origin": entry.origin}
+        row: dict[str, str | int] = {"name": entry.name, "line": entry.line, "origin": entry.origin}
+        row |= {"inputs": ", ".join(entry.kinds), "options": ", ".join(map(str, entry.parameters.values()))}
         rows.append({**row, "smallest": entry.smallest, "parameters": count})
     return rows
+
+
+def spelled_model(text: str) -> str:
+    """The canonical text of a net: what a stored recipe holds."""
+    return find_model(text).spelled
 
 
 def _make(entry: Model, inputs: InputSpec, classes: int) -> BodyHead:

@@ -1,8 +1,9 @@
 """The registry of nets: each file of `models` registers its own; a user's function is named by module or file.
 
 A net is a function (shape, classes) -> (body, head), with the shape of one input: (channels, height, width) of an image. A
-function with a parameter `inputs` also receives the whole specification: kind, vocabulary, padding. A new net is one new
-file in `models` with `@model(name, line)` on such a function, and nothing else.
+function with a parameter `inputs` also receives the whole specification: kind, vocabulary, padding. Its further parameters are
+those of the net (parameters.py). A new net is one new file in `models` with `@model(name, line)` on such a function, and
+nothing else.
 """
 
 from __future__ import annotations
@@ -11,15 +12,17 @@ import difflib
 import importlib
 import inspect
 import pkgutil
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from torch import nn
 
 from fedloom.data.spec import KINDS, InputSpec, Kind
 from fedloom.errors import FedloomError, shown
 from fedloom.io.user_code import import_source
+from fedloom.nets.parameters import Parameter, parameters_of, read_values, spell_model, split_text
 
 BodyHead = tuple[nn.Module, nn.Module]
 Make = Callable[..., BodyHead]
@@ -33,10 +36,25 @@ class Model:
     smallest: int  # smallest height and width of images
     function: Make
     kinds: tuple[Kind, ...] = ("image",)  # of inputs that it takes
+    values: Mapping[str, Any] = field(default_factory=dict)  # of its parameters, where they are given
+
+    @property
+    def parameters(self) -> dict[str, Parameter]:
+        return parameters_of(self.function)[0]
+
+    @property
+    def spelled(self) -> str:
+        """How a stored recipe names it."""
+        return spell_model(self.name, self.parameters, self.values)
+
+    def given(self, texts: Mapping[str, str]) -> Model:
+        """The net with these parameters."""
+        known, anything = parameters_of(self.function)
+        return replace(self, values=read_values(self.name, known, texts, anything))
 
     def make(self, inputs: InputSpec, classes: int) -> BodyHead:
         asks = "inputs" in inspect.signature(self.function).parameters
-        return self.function(inputs.shape, classes, **({"inputs": inputs} if asks else {}))
+        return self.function(inputs.shape, classes, **({"inputs": inputs} if asks else {}), **self.values)
 
 
 _models: dict[str, Model] = {}
@@ -72,13 +90,14 @@ def all_models() -> dict[str, Model]:
     return dict(sorted(_models.items()))
 
 
-def find_model(name: str) -> Model:
-    """The net of this name: one of ours, package.module:function, or path/to/file.py:function."""
+def find_model(text: str) -> Model:
+    """The net that a recipe names: one of ours, package.module:function, or path/to/file.py:function; with its parameters."""
+    name, texts = split_text(text)
     if ":" in name:
-        return Model(name, "a user's net", name, 1, _user_function(name), KINDS)
+        return Model(name, "a user's net", name, 1, _user_function(name), KINDS).given(texts)
     models = all_models()
     if name in models:
-        return models[name]
+        return models[name].given(texts)
     near = difflib.get_close_matches(name.lower(), models, n=1)
     hint = f"did you mean {near[0]}? " if near else ""
     raise FedloomError(f"there is no model {shown(name)}: {hint}choose {', '.join(models)}, or package.module:function")

@@ -172,7 +172,9 @@ class Recipe(BaseModel):
         Literal["samples", "uniform"], about("weights of clients in the average: samples | uniform"), FLAG
     ] = "samples"
     augment: Annotated[
-        Literal["none", "flip", "crop+flip"], about("augmentation of training samples: none | flip | crop+flip"), FLAG
+        str,
+        about("changes of training images: none | a sum of flip, crop:4, crop:4:reflect, resizedcrop:0.08, cutout:8"),
+        FLAG,
     ] = "none"
     precision: Annotated[Literal["fp32", "bf16", "auto"], about("fp32 | bf16 | auto (by net and processor)"), FLAG] = (
         "fp32"

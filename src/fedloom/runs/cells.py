@@ -73,7 +73,7 @@ def plan(
     cells = []
     for row in rows:
         text, _, settings = row.partition("@")
-        own = [setting for setting in re.split(r"[\s,]+", settings.strip()) if setting]
+        own = _settings(settings)
         if twice := [name for name in over or () if name in (setting.partition("=")[0] for setting in own)]:
             raise FedloomError(
                 f"over: {twice[0]} is swept, but the method {shown(row)} sets it too; leave out one of them"
@@ -92,6 +92,11 @@ def plan(
         where.check(cell.recipe)
         resolve(prepare(cell.recipe))
     return _weighed(cells, fine_tuning)
+
+
+def _settings(text: str) -> list[str]:
+    """Settings separated by spaces or commas outside of brackets: `lr=0.3 model=lstm(hidden=8, layers=2)`."""
+    return [setting for setting in re.split(r"[\s,]+(?![^()]*\))", text.strip()) if setting]
 
 
 def _points(over: Mapping[str, Sequence[str]]) -> list[Point]:

@@ -7,10 +7,15 @@ import math
 from torch import nn
 
 from fedloom.data.spec import Shape
+from fedloom.nets.parameters import Widths
 from fedloom.nets.registry import BodyHead, model
 
 
-@model("mlp", "one hidden layer of 64 units", origin="classical", kinds=("image", "features"))
-def mlp(shape: Shape, classes: int) -> BodyHead:
-    body = nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shape), 64), nn.ReLU(inplace=True))
-    return body, nn.Linear(64, classes)
+@model("mlp", "hidden layers of ReLU units, one of 64 by default", origin="classical", kinds=("image", "features"))
+def mlp(shape: Shape, classes: int, hidden: Widths = (64,)) -> BodyHead:
+    layers: list[nn.Module] = [nn.Flatten()]
+    width = math.prod(shape)
+    for units in hidden:
+        layers += [nn.Linear(width, units), nn.ReLU(inplace=True)]
+        width = units
+    return nn.Sequential(*layers), nn.Linear(width, classes)

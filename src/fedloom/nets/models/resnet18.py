@@ -1,30 +1,25 @@
-"""ResNet18 for CIFAR: a 3x3 stem without pooling, four stages of two basic blocks, 64 to 512.
+"""ResNet18 (He et al. 2016) in its usual form for 32x32 images: 3x3 stem, no pooling after it; `stem=7` is the original's.
 
-11,173,962 parameters at 3 channels with 10 classes. Where a block changes the size, its shortcut is a 1x1 convolution.
+11,173,962 parameters at 3 channels with 10 classes; 11,689,512 with `stem=7` and 1000 classes, as torchvision's. Where a block
+changes the size, its shortcut is a 1x1 convolution. `norm=group`: group normalization in place of batch normalization.
 """
 
 from __future__ import annotations
 
-from torch import Tensor, nn
+from torch import nn
 
 from fedloom.data.spec import Shape
+from fedloom.nets.layers.residual import MakeNorm, Norm, Residual, Stem, normalizer, stages, stem_layers
+from fedloom.nets.parameters import Count
 from fedloom.nets.registry import BodyHead, model
 
 
-class Block(nn.Module):
-    def __init__(self, inputs: int, out: int, stride: int) -> None:
-        super().__init__()
-        self.main = nn.Sequential(
-            *(nn.Conv2d(inputs, out, 3, stride, padding=1, bias=False), nn.BatchNorm2d(out), nn.ReLU(inplace=True)),
-            *(nn.Conv2d(out, out, 3, padding=1, bias=False), nn.BatchNorm2d(out)),
-        )
-        self.shortcut: nn.Module = nn.Identity()
-        if stride != 1 or inputs != out:
-            self.shortcut = nn.Sequential(nn.Conv2d(inputs, out, 1, stride, bias=False), nn.BatchNorm2d(out))
-
-    def forward(self, x: Tensor) -> Tensor:  # (B, inputs, H, W) -> (B, out, H / stride, W / stride)
-        total: Tensor = self.main(x) + self.shortcut(x)
-        return total.relu_()
+def basic(inputs: int, width: int, stride: int, norm: MakeNorm) -> Residual:
+    main = nn.Sequential(
+        *(nn.Conv2d(inputs, width, 3, stride, padding=1, bias=False), norm(width), nn.ReLU(inplace=True)),
+        *(nn.Conv2d(width, width, 3, padding=1, bias=False), norm(width)),
+    )
+    return Residual(main, inputs, width, stride, norm)
 
 
 @model(
@@ -33,11 +28,7 @@ class Block(nn.Module):
     origin="He et al. 2016; FedBABU, FedFN",
     smallest=8,
 )
-def resnet18(shape: Shape, classes: int) -> BodyHead:
-    stem = (nn.Conv2d(shape[0], 64, 3, padding=1, bias=False), nn.BatchNorm2d(64), nn.ReLU(inplace=True))
-    blocks: list[nn.Module] = []
-    width = 64
-    for out, stride in ((64, 1), (128, 2), (256, 2), (512, 2)):
-        blocks += [Block(width, out, stride), Block(out, out, 1)]
-        width = out
-    return nn.Sequential(*stem, *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten()), nn.Linear(512, classes)
+def resnet18(shape: Shape, classes: int, stem: Stem = 3, norm: Norm = "batch", groups: Count = 32) -> BodyHead:
+    make = normalizer(norm, groups)
+    layers = [*stem_layers(shape[0], stem, make), *stages(basic, (2, 2, 2, 2), 1, make)]
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten()), nn.Linear(512, classes)
