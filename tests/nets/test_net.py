@@ -86,7 +86,9 @@ def test_too_small_images_are_refused_with_a_way_out() -> None:
 
 
 def test_an_unknown_name_suggests_the_nearest() -> None:
-    with pytest.raises(FedloomError, match=r"no model 'mobilnet': did you mean mobilenet\? choose cnn, cnn1d, conv4, .*vgg11"):
+    with pytest.raises(
+        FedloomError, match=r"no model 'mobilnet': did you mean mobilenet\? choose cnn, cnn1d, conv4, .*vgg11"
+    ):
         build("mobilnet", (3, 32, 32), 10, "running")
     with pytest.raises(FedloomError, match="no model 'zzz': choose cnn"):
         build("zzz", (3, 32, 32), 10, "running")

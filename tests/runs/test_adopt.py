@@ -126,7 +126,7 @@ def test_classes_are_found_by_name() -> None:
         ({"x": np.full((362, 8, 8), 200, np.uint8)}, "a pixel has the value 200; .* from 0 to 16"),
         (
             {"x": np.zeros((362, 8, 8), np.float32)},
-            r"it holds features of shape 8x8 \(float32\); the run was trained on images",
+            r"features of shape 8x8 \(float32\); the run was trained on images",
         ),
         ({"y": np.zeros(3, np.int64)}, "expected one number for each of the 362 samples"),
         ({"x": np.zeros((1, 8, 8), np.uint8), "y": np.zeros(1, np.int64)}, "one sample is not enough"),

@@ -274,7 +274,7 @@ def test_a_test_on_other_images_than_a_client_has_does_not_count(
     [
         ({"data": {"name": "digits", "validation": 0.1}}, "data.validation"),
         ({"data": {"public": 0.1}}, "data.public"),
-        ({"method": "babu + server-data"}, "method: server-data trains on clients' images at the server"),
+        ({"method": "babu + server-data"}, "method: server-data trains on clients' samples at the server"),
     ],
 )
 def test_what_needs_everyones_images_is_refused(tmp_path: Path, fields: dict[str, Any], words: str) -> None:

@@ -192,7 +192,6 @@ def _within(value: Any) -> None:
                 PIXELS | {"dtype": "int32"},
                 PIXELS | {"scale": 0.0},
                 PIXELS | {"vocabulary": 9},
-                PIXELS | {"extra": 1},
                 {"kind": "image"},
                 {**PIXELS, "kind": "features", "dtype": "uint8"},
                 {**PIXELS, "kind": "tokens", "dtype": "int32", "shape": [8], "vocabulary": 10**9},
