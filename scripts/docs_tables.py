@@ -164,7 +164,7 @@ def _plain(value: Any) -> str:
     """A default as YAML writes it."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
-    return "[]" if value == () else str(value)
+    return f"[{', '.join(map(str, value))}]" if isinstance(value, tuple) else str(value)
 
 
 def _type(annotation: Any) -> str:

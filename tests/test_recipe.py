@@ -33,7 +33,6 @@ from fedloom.recipe import Recipe, assign, read_recipe, recipe
         ({"workers": 0}, ["greater than or equal to 1", "auto"]),
         ({"workers": "some"}, ["whole number", "auto", "some"]),
         ({"weighting": "size"}, ["samples", "uniform", "size"]),
-        ({"augment": "mirror"}, ["none", "flip", "crop+flip", "mirror"]),
         ({"precision": "fp16"}, ["fp32", "bf16", "fp16"]),
         ({"bn": "global"}, ["running", "batch", "local", "global"]),
         ({"seed": -1}, ["greater than or equal to 0"]),

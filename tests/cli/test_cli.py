@@ -98,6 +98,7 @@ def test_a_run_leaves_every_file_where_its_name_says() -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
+        (["--augment", "mirror"], ["augment", "none", "flip", "crop", "mirror"]),
         (["--lr", "-1"], ["lr", "greater than 0", "-1"]),
         (["--lr", "abc"], ["lr", "number", "abc"]),
         (["--batch", "zero"], ["batch", "full", "zero"]),

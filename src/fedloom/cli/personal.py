@@ -11,12 +11,14 @@ from typer import Argument, Option
 
 from fedloom.cli import console
 from fedloom.errors import FedloomError, shown
-from fedloom.evaluation.personalization import UNSEEN, PersonalizationResult
+from fedloom.evaluation.fine_tuned import PersonalizationResult
+from fedloom.evaluation.personalization import UNSEEN
 from fedloom.report.personal import (
     adopted_table,
     distribution_table,
     personal_table,
     print_wide,
+    shared_metrics,
     sweep_table,
     unseen_line,
 )
@@ -40,7 +42,7 @@ def personalize(
     ] = None,
     again: Annotated[bool, Option("--again", help="repeat fine-fine_tunings that are stored already")] = False,
 ) -> None:
-    """Fine-tune every client's model on its own data: initial and personal accuracy."""
+    """Fine-tune every client's model on its own data: initial and personal metrics."""
     epochs_shown = sorted(set(several("epochs", epochs, int)))
     fine_tunings = [
         FineTuning(p, epochs_shown[-1], rate, chosen)  # type: ignore[arg-type]
@@ -60,11 +62,15 @@ def personalize(
                 path, fine_tunings, progress, again=again, unseen=unseen, sample=clients
             )
     single = len(paths) * len(fine_tunings) == 1
-    if single:
-        console.out.print(personal_table(outcomes[str(paths[0])][0]))
-    else:
-        print_wide(console.out, sweep_table(outcomes, epochs_shown))
-    print_wide(console.out, distribution_table(outcomes))
+    metrics = shared_metrics(outcomes)
+    if not metrics:
+        raise FedloomError("metrics: these runs have no metric in common; show them one by one")
+    for metric in metrics:
+        if single:
+            console.out.print(personal_table(outcomes[str(paths[0])][0], metric))
+        else:
+            print_wide(console.out, sweep_table(outcomes, epochs_shown, metric))
+        print_wide(console.out, distribution_table(outcomes, metric))
     if line := unseen_line(outcomes):
         console.line(line)
     where = paths[0] / "personal" if len(paths) == 1 else "personal/ in each run folder"
@@ -80,7 +86,7 @@ def adopt(
     loss: Annotated[str, Option(help="method | objective (without regularizers) | ce")] = "method",
     output: Annotated[Path, Option("--out", "-o", help="file to write")] = Path("client.safetensors"),
     train_on_all: Annotated[
-        bool, Option("--train-on-all", help="hold no test samples out; accuracy is then unknown")
+        bool, Option("--train-on-all", help="hold no test samples out; metrics are then unknown")
     ] = False,
 ) -> None:
     """Give a client that was never in the federation a personal model of its own."""
@@ -91,7 +97,10 @@ def adopt(
 
 def export(
     path: Annotated[Path, Argument(metavar="RUN", help="the folder of a finished run", show_default=False)],
-    output: Annotated[Path, Option("--out", "-o", help="model.pt2 | model.onnx", show_default=False)],
+    output: Annotated[
+        Path,
+        Option("--out", "-o", help="model.pt2 | model.onnx | a folder: adapters", show_default=False),
+    ],
     client: Annotated[int | None, Option(help="this client's own model in place of the global one")] = None,
     weights: Annotated[Path | None, Option(help="a model written by `fedloom adopt`")] = None,
     part: Annotated[
@@ -104,6 +113,12 @@ def export(
     """Write a model to a file that loads without fedloom, normalization inside."""
     exported = export_model(path, output, client, weights, part, epochs, lr, loss)  # type: ignore[arg-type]
     facts: dict[str, Any] = exported.facts
+    if exported.path.is_dir():
+        console.line(f"adapters: {exported.path} ({facts['model']}, {facts['method']})")
+        console.line(f"load: peft.PeftModel.from_pretrained(base, {str(exported.path)!r})")
+        for note in exported.notes:
+            console.note(f"note: {note}")
+        return
     low, high = facts["input"]["range"]
     shape = " x ".join(str(size) for size in facts["input"]["shape"])
     console.line(f"model: {exported.path} ({facts['model']}, {facts['method']})")

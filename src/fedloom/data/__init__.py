@@ -8,12 +8,10 @@ from fedloom.data.spec import InputSpec, Kind
 from fedloom.data.split import check_spec, list_splits, split, stage_rounds, stages
 from fedloom.data.split.view import ClientViews, LabeledSamples
 from fedloom.data.transforms.choose import pipeline_of
-from fedloom.data.transforms.images import Augment
 from fedloom.data.transforms.normalize import check_normalize, normalization
 from fedloom.data.transforms.pipeline import Pipeline
 
 __all__ = [
-    "Augment",
     "ClientViews",
     "Dataset",
     "InputSpec",

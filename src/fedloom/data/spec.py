@@ -15,7 +15,8 @@ Kind = Literal["image", "features", "tokens"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 Shape = tuple[int, ...]
 
-_NOUNS: dict[Kind, str] = {"image": "images", "features": "features", "tokens": "tokens"}
+# what sentences call the inputs
+NOUNS: dict[Kind, str] = {"image": "images", "features": "features", "tokens": "tokens"}
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,7 @@ class InputSpec:
     @property
     def noun(self) -> str:
         """What a sentence calls the inputs: images, features or tokens."""
-        return _NOUNS[self.kind]
+        return NOUNS[self.kind]
 
     @property
     def stored_shape(self) -> Shape:

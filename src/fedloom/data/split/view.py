@@ -20,7 +20,9 @@ from torch import Tensor
 
 from fedloom.data.dataset import Dataset
 from fedloom.data.partition.partition import Index, Partition
+from fedloom.data.scheme import SCHEMES
 from fedloom.data.shifts.shift import Part, Pixels, Shift, Viewer
+from fedloom.data.spec import NOUNS
 from fedloom.errors import FedloomError
 from fedloom.io.archives import Array
 from fedloom.rng import numpy_generator
@@ -52,9 +54,7 @@ class ClientViews:
         self.begin, self.partition, self.shifts, self.dataset, self.seed = begin, partition, shifts, dataset, seed
         for shift in shifts:
             if shift.changes_inputs and dataset.inputs.kind not in shift.kinds:
-                raise FedloomError(
-                    f"split {shift} changes {' or '.join(shift.kinds)} inputs; {dataset.name} holds {dataset.inputs.noun}"
-                )
+                raise FedloomError(_unsuited(shift, dataset))
             shift.check(dataset, partition.clients)
         self._train = self._test = None
         self.pooled_rows = np.arange(len(dataset.test_y))
@@ -203,6 +203,15 @@ def _pooled_rows(index: Index, count: int, clients: int, seed: int) -> tuple[Ind
 
 def _client_of(offsets: Index) -> Index:
     return np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
+
+
+def _unsuited(shift: Shift, dataset: Dataset) -> str:
+    """Why a shift does not apply to inputs of this kind, and which shifts do."""
+    kind = dataset.inputs.kind
+    shifts = [scheme for scheme in SCHEMES.values() if issubclass(scheme, Shift)]
+    suited = sorted(s.example for s in shifts if kind in s.kinds or s.apply is Shift.apply)
+    changed = " or ".join(NOUNS[each] for each in shift.kinds)
+    return f"split {shift} changes {changed}; {dataset.name} holds {NOUNS[kind]}: choose {' or '.join(suited)}"
 
 
 def _unchanged(x: Tensor, y: Tensor, index: Index) -> LabeledSamples:

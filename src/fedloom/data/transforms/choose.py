@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fedloom.data.spec import InputSpec
+from fedloom.data.transforms.augment import parse_augment
 from fedloom.data.transforms.features import FeaturePipeline
 from fedloom.data.transforms.images import ImagePipeline
 from fedloom.data.transforms.normalize import Statistics, check_normalize, normalization
@@ -16,6 +17,8 @@ def pipeline_of(
 ) -> Pipeline:
     """`own`: mean and deviation of the dataset with this name."""
     if inputs.kind == "image":
+        if (augmentation := parse_augment(augment)) is not None:
+            augmentation.check(*inputs.shape[1:])
         return ImagePipeline(inputs.scale, *normalization(normalize, own, name), augment)
     if augment != "none":
         raise FedloomError(
