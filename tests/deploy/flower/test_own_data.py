@@ -17,7 +17,7 @@ from flwr.app import Context, Message
 from loopback import Loopback
 
 import fedloom as fl
-from fedloom.data import load
+from fedloom.data import InputSpec, load
 from fedloom.deploy.flower.app import Settings, read
 from fedloom.deploy.flower.app_template import SiteInputs, init, write_sites
 from fedloom.deploy.flower.plan import JOIN, ROUND, TEST, blank_experiment, plan
@@ -172,7 +172,7 @@ def test_what_leaves_a_site_is_what_the_plan_lists(tmp_path: Path) -> None:
     for _, reply in nodes.sent:
         content, groups = unpack(reply.content)
         assert set(content) == {"client", "digest", "report"}
-        assert set(content["report"]) <= (joining if "shape" in content["report"] else numbers)
+        assert set(content["report"]) <= (joining if "inputs" in content["report"] else numbers)
         assert set(groups) <= {"up"}
         for name, tensor in groups.get("up", {}).items():
             assert tensor.numel() * tensor.element_size() == tensors[name]
@@ -256,7 +256,7 @@ def test_sites_that_lack_classes_are_numbered_alike(tmp_path: Path) -> None:
 
 def test_sites_of_declared_shape_and_classes_train_and_others_are_refused_by_name(tmp_path: Path) -> None:
     fields = {**FIELDS, "method": "fedavg", "data": {"normalize": "none"}}
-    inputs = SiteInputs((1, 8, 8), tuple(map(str, range(10))), 16.0)
+    inputs = SiteInputs(InputSpec.image((1, 8, 8), 16.0), tuple(map(str, range(10))))
     package = init(tmp_path / "app", recipe(fields), "sites", inputs=inputs)[0] / "loom_app"
     nodes = grid(package, tmp_path, 3)
     for client, path in enumerate(write_sites(tmp_path / "files", recipe(FIELDS))):
@@ -341,7 +341,7 @@ def test_a_test_on_other_images_than_a_client_has_does_not_count(
     [
         ({"data": {"name": "digits", "validation": 0.1}}, "data.validation"),
         ({"data": {"public": 0.1}}, "data.public"),
-        ({"method": "babu + server-data"}, "method: server-data trains on clients' images at the server"),
+        ({"method": "babu + server-data"}, "method: server-data trains on clients' samples at the server"),
     ],
 )
 def test_what_needs_everyones_images_is_refused(tmp_path: Path, fields: dict[str, Any], words: str) -> None:
