@@ -36,7 +36,7 @@ from fedloom.engine.experiment import prepare
 from fedloom.engine.server.aggregation import flaw, is_finite, weighted_sum
 from fedloom.engine.server.round import Federation
 from fedloom.engine.tensor_layout import TensorLayout
-from fedloom.evaluation.accuracy import evaluate_global
+from fedloom.evaluation.global_model import evaluate_global
 from fedloom.nets import Net
 from fedloom.recipe import recipe
 from fedloom.runs.folder import create

@@ -45,7 +45,7 @@ from fedloom.engine.experiment import prepare
 from fedloom.engine.server.acceptance import Acceptance
 from fedloom.engine.server.round import Federation
 from fedloom.engine.store.client_state import ClientStateStore
-from fedloom.evaluation.accuracy import evaluate_global
+from fedloom.evaluation.global_model import evaluate_global
 from fedloom.recipe import Recipe, recipe
 from fedloom.runs.folder import create
 from fedloom.runs.run import federation

@@ -38,7 +38,7 @@ SHOWN = 3  # hyper-parameters in the short table
 # What a part changes, by its first hook in this list.
 GROUPS: dict[str, Callable[[Part], bool]] = {
     "head": lambda part: "head" in part.replaces,
-    "normalizer": lambda part: part.defines("build") and not part.defines("regularizer"),
+    "normalizer": lambda part: part.defines("build") and not (part.defines("regularizer") or part.defines("regions")),
     "data": lambda part: part.central_data == "all" or not part.shares,
     "shared weights": lambda part: part.defines("regions"),
     "aggregation": lambda part: part.defines("aggregate") and not part.defines("correct_gradient"),
@@ -164,7 +164,7 @@ def _plain(value: Any) -> str:
     """A default as YAML writes it."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
-    return "[]" if value == () else str(value)
+    return f"[{', '.join(map(str, value))}]" if isinstance(value, tuple) else str(value)
 
 
 def _type(annotation: Any) -> str:

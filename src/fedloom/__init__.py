@@ -4,6 +4,7 @@ from fedloom.api import analyze, compare, personalize, report, run, split, sweep
 from fedloom.data import Dataset
 from fedloom.engine.server.callback import RunCallback
 from fedloom.errors import FedloomError
+from fedloom.evaluation.metrics import Metric
 from fedloom.methods import Method, Part, Phase, Query, TrainSchedule, TrainSpec, method
 from fedloom.recipe import Recipe
 from fedloom.runs.adopt import Adopted, adopt
@@ -21,6 +22,7 @@ __all__ = [
     "FedloomError",
     "FineTuning",
     "Method",
+    "Metric",
     "Part",
     "Phase",
     "Query",

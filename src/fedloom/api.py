@@ -10,10 +10,11 @@ from fedloom.data import named_data
 from fedloom.engine.given import given_recipe
 from fedloom.engine.server.callback import RunCallback
 from fedloom.errors import FedloomError, shown
-from fedloom.evaluation.personalization import UNSEEN, PersonalizationResult, TunedPart
+from fedloom.evaluation.fine_tuned import PersonalizationResult, TunedPart
+from fedloom.evaluation.personalization import UNSEEN
 from fedloom.methods import Method, Part
 from fedloom.methods.api.context import Objective
-from fedloom.recipe import Recipe, read_recipe, recipe
+from fedloom.recipe import NAMED_GROUPS, Recipe, read_recipe, recipe
 from fedloom.report.grid import save as save_tables
 from fedloom.report.page.figures import export
 from fedloom.report.page.html import report as write_page
@@ -71,16 +72,16 @@ def gather(given: Recipe | str | Path | Mapping[str, Any] | None, fields: Mappin
         base = read_recipe(given)
     else:
         base = dict(given or {})
-    if isinstance(fields.get("method"), Method | Part):
-        fields = {**fields, "method": str(fields["method"])}
-    if "data" in fields:
-        data = named_data(fields["data"])
-        if isinstance(data, str) and isinstance(base.get("data"), dict):
-            data = {**base["data"], "name": data}
-        return {**base, **fields, "data": data}
-    if "data" in base:
-        base["data"] = named_data(base["data"])
-    return {**base, **fields}
+    changes = dict(fields)
+    if isinstance(changes.get("method"), Method | Part):
+        changes["method"] = str(changes["method"])
+    for values in (base, changes):
+        if "data" in values:
+            values["data"] = named_data(values["data"])
+    for group in NAMED_GROUPS:
+        if isinstance(changes.get(group), str) and isinstance(base.get(group), dict):
+            changes[group] = {**base[group], "name": changes[group]}
+    return {**base, **changes}
 
 
 def split(
@@ -136,7 +137,7 @@ def analyze(
     """Measure a finished run: `analyze(run, what="factors,norms", clients=[0, 3])`; tables go into its folder.
 
     By default everything is measured. `clients`: whose local models are trained again (default: ten of the last cohort; "all").
-    `images`: number of test samples. `target`: accuracies whose cost is reported.
+    `images`: number of test samples. `target`: values of the headline metric whose cost is reported.
     """
     folder = RunFolder(path.path if isinstance(path, Run) else path)
     request = AnalysisRequest.of(what, clients, images, target)

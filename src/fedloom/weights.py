@@ -7,7 +7,7 @@ never a gather:
     vector     = [ shared: trained and sent | personal: trained, kept by the client | frozen: neither ]
     statistics = [ shared | personal ]
 
-and within each status by region: body, norm, head. 4-d weights keep channels-last strides inside the vector.
+and within each status by region: body, norm, adapter, head. 4-d weights keep channels-last strides inside the vector.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from torch import Tensor, nn
 from fedloom.errors import FedloomError
 
 Status = Literal["shared", "personal", "frozen"]
-REGIONS = ("body", "norm", "head")
+REGIONS = ("body", "norm", "adapter", "head")
+BEFORE_HEAD = ("body", "norm", "adapter")  # all that makes features
 STATUSES: tuple[Status, ...] = ("shared", "personal", "frozen")
 
 
@@ -30,7 +31,7 @@ STATUSES: tuple[Status, ...] = ("shared", "personal", "frozen")
 class Regions:
     """The region and status of each tensor of a net, as decided by the parts of a method; immutable."""
 
-    region: Mapping[str, str]  # tensor name -> body | norm | head
+    region: Mapping[str, str]  # tensor name -> body | norm | adapter | head
     statistics: frozenset[str]  # names of buffers: shared or personal like their region, never trained
     constant: Mapping[str, str]  # name of a tensor that is never trained (a fixed head) -> the part that fixed it
     status: Mapping[str, Status] = field(default_factory=dict)
@@ -53,12 +54,19 @@ class Regions:
         return self._decide("personal", which)
 
     def select(self, *which: str) -> list[str]:
-        """Names of the tensors in these regions (`body` is without `norm`), or under these module names (`body.conv1`)."""
+        """Names of the tensors in these regions, which do not overlap, or under these module names (`body.conv1`)."""
         return [
             name
             for name, region in self.region.items()
             if any(region == w if w in REGIONS else name == w or name.startswith(w + ".") for w in which)
         ]
+
+    @property
+    def base(self) -> list[str]:
+        """Names of the tensors that adapters are trained beside: all constant ones before the head; none without adapters."""
+        if "adapter" not in self.region.values():
+            return []
+        return [name for name in self.constant if self.region.get(name) in BEFORE_HEAD]
 
     def _decide(self, status: Status, which: tuple[str, ...]) -> Regions:
         names = self.select(*which)

@@ -16,7 +16,7 @@ import fedloom as fl
 from fedloom.data import load
 from fedloom.engine.backends.fork import ForkBackend
 from fedloom.engine.tasks import Assignment
-from fedloom.engine.tasks.finetune import FineTune
+from fedloom.evaluation.tasks.finetune import FineTune
 
 FIELDS = {"clients": 10, "fraction": 0.3, "rounds": 3, "workers": 1, "eval_every": 0, "batch": "full", "lr": 0.5}
 

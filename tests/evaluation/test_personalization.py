@@ -17,8 +17,9 @@ from fedloom.data import load
 from fedloom.engine.buffers import SharedBuffers
 from fedloom.engine.client.replica import Replica
 from fedloom.engine.store.state import State
-from fedloom.engine.tasks.finetune import FineTune
-from fedloom.evaluation.personalization import REGIONS, TunedPart
+from fedloom.evaluation.fine_tuned import TunedPart
+from fedloom.evaluation.personalization import REGIONS
+from fedloom.evaluation.tasks.finetune import FineTune
 from fedloom.runs.folder import RunFolder
 
 FIELDS = {"clients": 10, "fraction": 0.3, "rounds": 3, "workers": 1, "eval_every": 0}

@@ -15,12 +15,15 @@ import pytest
 import torch
 from dp_accounting import rdp
 from reference import BODY, Weights, cross_entropy, flat, read, square
+from scipy.integrate import quad
 from scipy.stats import norm
 from tiny import BODY_BYTES, MODEL_BYTES, gap, problem, traffic, train
 
 from fedloom import FedloomError, Part
+from fedloom.engine.server.cohort import sample_clients
 from fedloom.methods import ClientContext
-from fedloom.methods.dp import ANY, SAMPLED
+from fedloom.methods.dp import ANY, BERNOULLI, SAMPLED
+from fedloom.recipe import recipe
 from fedloom.rng import torch_generator
 
 
@@ -120,6 +123,55 @@ def test_full_participation_is_one_gaussian_and_the_default_delta_is_told() -> N
     assert summary["delta"] == pytest.approx(5**-1.1)
     assert list(summary["privacy"]["bounds"]) == [ANY]
     assert gaussian_delta(summary["epsilon"], 3, 3) == pytest.approx(5**-1.1, rel=1e-3)
+
+
+def hockey_stick(epsilon: float, noise: float, q: float) -> float:
+    """The delta of one round in which a client of update -clip is replaced by one of +clip, each there with probability q."""
+
+    def density(x: float, center: float) -> float:
+        return float(q * norm.pdf(x, center, noise) + (1 - q) * norm.pdf(x, 0, noise))
+
+    def above(x: float) -> float:
+        return max(density(x, 1) - math.exp(epsilon) * density(x, -1), 0.0)
+
+    return float(quad(above, -20, 20, limit=1000, points=[-1, 0, 1, 2, 4])[0])
+
+
+def test_epsilon_under_bernoulli_participation_is_that_of_the_subsampled_gaussian() -> None:
+    fields = {"clients": 10, "split": "iid", "participation": "bernoulli"}
+    once = train("dp(noise=1.5, delta=0.001)", **fields, fraction=0.2, rounds=1).summary
+    found = once["privacy"]["bounds"][BERNOULLI]
+    assert hockey_stick(found, 1.5, 0.2) == pytest.approx(0.001, rel=0.02)
+    assert once["epsilon"] == found < once["privacy"]["bounds"][ANY]
+    assert "Bernoulli" in once["privacy"]["sampling"] and once["privacy"]["cohort"] == 2
+    thrice = train("dp(noise=1.5, delta=0.001)", **fields, fraction=0.2, rounds=3).summary
+    assert once["epsilon"] < thrice["epsilon"] < 3 * once["epsilon"]
+    everyone = train("dp(noise=3, delta=0.001)", **fields, fraction=1.0, rounds=3).summary
+    assert list(everyone["privacy"]["bounds"]) == [ANY]
+    small = train("dp(noise=0.1, delta=0.001)", **fields, fraction=0.2, rounds=1).summary
+    assert list(small["privacy"]["bounds"]) == [ANY]
+
+
+def test_a_bernoulli_cohort_is_divided_by_its_expected_size_and_an_empty_one_gets_noise() -> None:
+    run = train("dp(clip=0.5, noise=0)", participation="bernoulli", fraction=0.4, rounds=6, epochs=1)
+    sizes = [len(line["cohort"]) for line in run.rounds]
+    assert len(set(sizes)) > 1
+    assert difference(run, private(run, 0.5, 2)[0]).abs().max() < 1e-5
+    seed = next(
+        s
+        for s in range(100)
+        if not sample_clients(recipe({"participation": "bernoulli", "clients": 5, "fraction": 0.2, "seed": s}), 1)
+    )
+    nobody = train("dp(clip=0.5, noise=0.8)", participation="bernoulli", fraction=0.2, rounds=1, seed=seed)
+    assert nobody.rounds[0]["cohort"] == []
+    noise = difference(nobody, problem(nobody).initial)
+    assert float(noise.std()) == pytest.approx(0.8 * 0.5, rel=0.04)
+
+
+def test_a_kept_optimizer_is_state_and_sampling_is_not_counted_on() -> None:
+    fields = {"clients": 10, "fraction": 0.1, "split": "iid", "rounds": 2, "optimizer": {"name": "adam", "keep": True}}
+    summary = train("dp(noise=8)", **fields, lr=0.003).summary
+    assert list(summary["privacy"]["bounds"]) == [ANY] and "keep state" in summary["privacy"]["note"]
 
 
 @pytest.mark.parametrize("other", ["fedper", "moon"])

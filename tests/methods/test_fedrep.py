@@ -29,7 +29,7 @@ def test_the_order_matters() -> None:
 
 
 def test_the_papers_ten_head_epochs_come_before_the_recipes_epochs() -> None:
-    assert FedRep().phases(3) == [Phase(10, ("head",)), Phase(3, ("body", "norm"))]
+    assert FedRep().phases(3) == [Phase(10, ("head",)), Phase(3, ("body", "norm", "adapter"))]
 
 
 def test_the_server_never_holds_a_head() -> None:

@@ -11,7 +11,7 @@ from rich.markup import escape
 from typer import Argument, Option
 
 from fedloom import api
-from fedloom.recipe import FLAGS, Data, Recipe, assign, read_recipe
+from fedloom.recipe import FLAGS, NAMED_GROUPS, Recipe, assign, read_recipe
 
 PANEL = "Recipe"
 RecipeFile = Annotated[Path | None, Argument(help="a YAML file; flags override its fields", show_default=False)]
@@ -42,8 +42,11 @@ def recipe_flags(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def _option(name: str) -> Any:
-    field = Data.model_fields["name"] if name == "data" else Recipe.model_fields[name]
-    default = "" if field.default is None else f" [{field.default}]"
+    field = Recipe.model_fields[name]
+    if name in NAMED_GROUPS:
+        field = type(field.default).model_fields["name"]
+    value = ",".join(field.default) if isinstance(field.default, tuple) else field.default
+    default = "" if value is None else f" [{value}]"
     kind = {int: "INTEGER", float: "NUMBER"}.get(type(field.default), "TEXT")
     return Option(
         f"--{name.replace('_', '-')}",

@@ -20,8 +20,9 @@ from fedloom.engine.experiment import prepare
 from fedloom.engine.given import given_recipe
 from fedloom.engine.sites import Where
 from fedloom.errors import FedloomError
+from fedloom.evaluation.metrics import find_metric
 from fedloom.recipe import Recipe, assign, read_recipe, recipe
-from fedloom.report.table import percent, plain_table, size
+from fedloom.report.table import plain_table, size
 
 flower = typer.Typer(help="Run a recipe on real machines with Flower.", no_args_is_help=True)
 out = Console()
@@ -206,7 +207,7 @@ def check(
 @flower.command()
 def personalize(
     state: Annotated[Path, Argument(help="the state folder of this node", show_default=False)],
-    part: Annotated[str, Option(help="full | head | body")] = "full",
+    part: Annotated[str, Option(help="full | head | body | adapter")] = "full",
     epochs: Annotated[int, Option(help="epochs of fine-tuning")] = 5,
     lr: Annotated[float, Option(help="learning rate of fine-tuning")] = 0.001,
     data: Annotated[str | None, Option(help="the site's data, if they moved", show_default=False)] = None,
@@ -219,9 +220,13 @@ def personalize(
     from fedloom.deploy.site.personalize import personalize as tune  # imports flwr
 
     result = tune(state, part, epochs, lr, data, weights)  # type: ignore[arg-type]
-    first, last = result.accuracy[0], result.accuracy[-1]
-    if first is not None and last is not None:
+    for name, values in result.metrics.items():
+        metric, first, last = find_metric(name), values[0], values[-1]
+        if first is None or last is None:
+            continue
+        unit = " %" if metric.format == "percent" else ""
         _say(
-            f"accuracy on the site's own test samples: {percent(first)} % before, {percent(last)} % after {epochs} epochs"
+            f"{metric.title} on the site's own test samples: {metric.text(first)}{unit} before, "
+            f"{metric.text(last)}{unit} after {epochs} epochs"
         )
     _say(f"personal model: {result.model}")

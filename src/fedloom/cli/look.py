@@ -13,6 +13,7 @@ from fedloom.cli import console
 from fedloom.cli.flags import RecipeFile, recipe_fields, recipe_flags
 from fedloom.data import list_sets, list_splits
 from fedloom.errors import FedloomError, shown
+from fedloom.evaluation.metrics import list_metrics
 from fedloom.io.user_code import import_parts
 from fedloom.methods import list_methods
 from fedloom.nets import list_models
@@ -84,7 +85,8 @@ def analyze(
     ] = None,
     images: Annotated[int | None, Option(help="number of test samples, balanced by class", show_default="all")] = None,
     target: Annotated[
-        str | None, Option(help="report the cost of reaching these accuracies: 0.6,0.8", show_default=False)
+        str | None,
+        Option(help="report the cost of reaching these values of the headline metric: 0.6,0.8", show_default=False),
     ] = None,
 ) -> None:
     """Measure factors, norms, alignment, drift, embeddings and cost; tables go to the run folder."""
@@ -111,6 +113,10 @@ LISTS: dict[str, tuple[Callable[[], Any], dict[str, str]]] = {
             "parameters": "weights",
             "origin": "as in",
         },
+    ),
+    "metrics": (
+        list_metrics,
+        {"name": "name", "title": "title", "better": "better", "format": "format", "summary": "what it is"},
     ),
     "data": (list_sets, {"name": "name", "summary": "what it is", "file": "from"}),
     "splits": (

@@ -11,12 +11,14 @@ from typer import Argument, Option
 
 from fedloom.cli import console
 from fedloom.errors import FedloomError, shown
-from fedloom.evaluation.personalization import UNSEEN, PersonalizationResult
+from fedloom.evaluation.fine_tuned import PersonalizationResult
+from fedloom.evaluation.personalization import UNSEEN
 from fedloom.report.personal import (
     adopted_table,
     distribution_table,
     personal_table,
     print_wide,
+    shared_metrics,
     sweep_table,
     unseen_line,
 )
@@ -29,7 +31,7 @@ T = TypeVar("T")
 
 def personalize(
     paths: Annotated[list[Path], Argument(metavar="RUN...", help="folders of finished runs", show_default=False)],
-    part: Annotated[str, Option(help="full | head | body, or several: full,head")] = "full",
+    part: Annotated[str, Option(help="full | head | body | adapter, or several: full,head")] = "full",
     epochs: Annotated[str, Option(help="epochs of fine-tuning; of several (1,5,10) each is shown")] = "5",
     lr: Annotated[str, Option(help="fine-tuning rate, or several: 0.1,0.01")] = "0.001",
     loss: Annotated[str, Option(help="method | objective (without regularizers) | ce, or several")] = "method",
@@ -40,7 +42,7 @@ def personalize(
     ] = None,
     again: Annotated[bool, Option("--again", help="repeat fine-fine_tunings that are stored already")] = False,
 ) -> None:
-    """Fine-tune every client's model on its own data: initial and personal accuracy."""
+    """Fine-tune every client's model on its own data: initial and personal metrics."""
     epochs_shown = sorted(set(several("epochs", epochs, int)))
     fine_tunings = [
         FineTuning(p, epochs_shown[-1], rate, chosen)  # type: ignore[arg-type]
@@ -60,11 +62,15 @@ def personalize(
                 path, fine_tunings, progress, again=again, unseen=unseen, sample=clients
             )
     single = len(paths) * len(fine_tunings) == 1
-    if single:
-        console.out.print(personal_table(outcomes[str(paths[0])][0]))
-    else:
-        print_wide(console.out, sweep_table(outcomes, epochs_shown))
-    print_wide(console.out, distribution_table(outcomes))
+    metrics = shared_metrics(outcomes)
+    if not metrics:
+        raise FedloomError("metrics: these runs have no metric in common; show them one by one")
+    for metric in metrics:
+        if single:
+            console.out.print(personal_table(outcomes[str(paths[0])][0], metric))
+        else:
+            print_wide(console.out, sweep_table(outcomes, epochs_shown, metric))
+        print_wide(console.out, distribution_table(outcomes, metric))
     if line := unseen_line(outcomes):
         console.line(line)
     where = paths[0] / "personal" if len(paths) == 1 else "personal/ in each run folder"
@@ -74,13 +80,13 @@ def personalize(
 def adopt(
     path: Annotated[Path, Argument(metavar="RUN", help="the folder of a finished run", show_default=False)],
     data: Annotated[str, Option(help="the new client's images: PATH.npz | folder:PATH | …", show_default=False)],
-    part: Annotated[str, Option(help="what is fine-tuned: full | head | body")] = "full",
+    part: Annotated[str, Option(help="what is fine-tuned: full | head | body | adapter")] = "full",
     epochs: Annotated[int, Option(help="epochs of fine-tuning")] = 5,
     lr: Annotated[float | None, Option(help="fine-tuning rate", show_default="a tenth of the run's")] = None,
     loss: Annotated[str, Option(help="method | objective (without regularizers) | ce")] = "method",
     output: Annotated[Path, Option("--out", "-o", help="file to write")] = Path("client.safetensors"),
     train_on_all: Annotated[
-        bool, Option("--train-on-all", help="hold no test samples out; accuracy is then unknown")
+        bool, Option("--train-on-all", help="hold no test samples out; metrics are then unknown")
     ] = False,
 ) -> None:
     """Give a client that was never in the federation a personal model of its own."""
@@ -94,7 +100,9 @@ def export(
     output: Annotated[Path, Option("--out", "-o", help="model.pt2 | model.onnx", show_default=False)],
     client: Annotated[int | None, Option(help="this client's own model in place of the global one")] = None,
     weights: Annotated[Path | None, Option(help="a model written by `fedloom adopt`")] = None,
-    part: Annotated[str, Option(help="what is fine-tuned of the client's model: full | head | body")] = "full",
+    part: Annotated[
+        str, Option(help="what is fine-tuned of the client's model: full | head | body | adapter")
+    ] = "full",
     epochs: Annotated[int, Option(help="epochs of fine-tuning of the client's model")] = 0,
     lr: Annotated[float | None, Option(help="fine-tuning rate", show_default="a tenth of the run's")] = None,
     loss: Annotated[str, Option(help="method | objective (without regularizers) | ce")] = "method",

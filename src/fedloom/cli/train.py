@@ -17,9 +17,10 @@ from fedloom.report.grid import sheets
 from fedloom.report.personal import print_wide
 from fedloom.report.progress import ProgressBar
 from fedloom.report.sheet import rich_table
-from fedloom.report.table import domain_table, summary_table, time_line
+from fedloom.report.table import group_tables, metric_notes, summary_table, time_line
 from fedloom.runs.cells import RelativeFineTuning
 from fedloom.runs.comparison import Comparison
+from fedloom.runs.metrics import import_metrics
 
 Methods = 'methods and settings of their own: "fedavg; fn @ lr=0.3; dr + fd @ lr=1 epochs=2"'
 Seeds = "number of seeds, beginning with --seed"
@@ -46,9 +47,11 @@ def run(
             done = api.run(resume=resume, callbacks=[bar], workers=workers)
     if quiet:
         return
-    console.out.print(summary_table(done.summary))
-    if table := domain_table(done.summary):
-        console.out.print(table)
+    import_metrics(done.recipe)
+    for table in (summary_table(done.summary, done.metrics), *group_tables(done.summary, done.metrics)):
+        print_wide(console.out, table)
+    for note in metric_notes(done.summary):
+        console.line(f"note: {note}")
     console.line(time_line(done.summary))
     console.line(f"run folder: {done.path}")
 
@@ -59,7 +62,7 @@ def compare(
     methods: Annotated[str, Option(help=Methods)] = "fedavg; fn; babu; dr + fd",
     seeds: Annotated[int, Option(help=Seeds)] = 1,
     personal: Annotated[bool, Option(help="also fine-tune every client")] = True,
-    personal_part: Annotated[str, Option(help="what is fine-tuned: full | head | body")] = "full",
+    personal_part: Annotated[str, Option(help="what is fine-tuned: full | head | body | adapter")] = "full",
     personal_epochs: Annotated[int, Option(help="epochs of fine-tuning")] = 5,
     personal_rate: Annotated[float, Option(help="fine-tuning rate as a fraction of the method's own")] = 0.1,
     **flags: Any,

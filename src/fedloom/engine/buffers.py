@@ -51,7 +51,11 @@ class SharedBuffers:
         tested = len(experiment.data.dataset.test_y)
         shifted = any(stage.shifts for stage in experiment.data.stages)
         sizes = {"test": tested, "validation": len(experiment.data.validation), "clean": tested if shifted else 0}
-        self.hits_of = {name: shared(size).view(torch.bool) for name, size in sizes.items()}  # by image, in order
+        self.hits_of = {name: shared(size).view(torch.bool) for name, size in sizes.items()}  # by sample, in order
+        classes = experiment.program.task.classes if experiment.recipe.needs_scores else 0
+        self.scores_of = {
+            name: shared(4 * size * classes).view(torch.float32).view(size, classes) for name, size in sizes.items()
+        }
         self._views: dict[int, MessageViews] = {}
 
     def up(self, row: int) -> Mapping[str, Tensor]:
@@ -100,4 +104,5 @@ _PLACES: dict[str, Callable[..., Tensor]] = {
     "server": lambda buffers: buffers.server_row,
     "server upload": lambda buffers: buffers.server_up_row,
     "hits": lambda buffers, which, begin, end: buffers.hits_of[which][begin:end],
+    "scores": lambda buffers, which, begin, end: buffers.scores_of[which][begin:end],
 }

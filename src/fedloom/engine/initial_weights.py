@@ -3,7 +3,7 @@
 The file is loaded twice. First before parts build, so that a head that a part derives from the random one (a simplex, an
 orthonormal frame, a normalized head) derives from the file's; then by the names of the finished net, so that a run's own
 final.safetensors is loaded completely. Where parts renamed tensors, the set of names that matches more of the file is used.
-A tensor that a part fixes is loaded only if the file's has the same angles between its rows: an ordinary head is no simplex.
+A head that a part fixes is loaded only if the file's has the same angles between its rows: an ordinary head is no simplex.
 Only safetensors are read: a pickle can run code.
 
 A run stores its initial weights and the digest of the file; resuming reads the stored weights, not the file.
@@ -82,6 +82,7 @@ class InitialWeights:
             for now, one in moved.items():
                 homes[now].copy_(one.before)
             moved, elsewhere = {}, set()
+        fixed_heads = [name for name in layout.regions.constant if layout.regions.region.get(name) == "head"]
         loaded, missing, fixed, mismatched = [], [], [], {}
         for name, home in homes.items():
             named = name in self.tensors and name not in elsewhere
@@ -89,7 +90,7 @@ class InitialWeights:
                 loaded.append(name)
             elif named and not self._fits(name, home):
                 mismatched[name] = {"file": list(self.tensors[name].shape), "net": list(home.shape)}
-            elif named and name in layout.regions.constant and not _same_kind(self.tensors[name], home.cpu()):
+            elif named and name in fixed_heads and not _same_kind(self.tensors[name], home.cpu()):
                 fixed.append(name)
             elif named:
                 home.copy_(self.tensors[name])

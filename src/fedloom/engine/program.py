@@ -15,12 +15,14 @@ from torch import Tensor
 
 from fedloom.data import check_spec
 from fedloom.engine.about import about
+from fedloom.engine.compatibility import check_local_training
 from fedloom.engine.initial_weights import read_initial_weights
+from fedloom.engine.optimizer_state import kept_state
 from fedloom.engine.tensor_layout import TensorLayout, prefixed, scoped
 from fedloom.engine.threads import one_thread
 from fedloom.errors import FedloomError
 from fedloom.methods import Method, Query, RunPlan, TaskInfo, Tensors, method
-from fedloom.nets import Net, build, region_of, set_batch_norm, spelled_model
+from fedloom.nets import Net, build, fixed_tensors, region_of, set_batch_norm, spelled_model
 from fedloom.nets.layers.heads import set_head
 from fedloom.recipe import Recipe
 from fedloom.rng import seeded
@@ -91,12 +93,15 @@ class Program:
             stateful=self.messages.state.nbytes > 0,
             queried=self.messages.reply.nbytes > 0,
             known_cohorts=self.deployed,
+            sampling=self.recipe.fraction if self.recipe.participation == "bernoulli" and not self.pooled else None,
+            optimizer=self.recipe.optimizer.name,
         )
 
 
 def build_program(recipe: Recipe, task: TaskInfo, initial: Mapping[str, Tensor] | None = None) -> Program:
     """`initial`: stored initial weights, used as they are."""
     sum_of_parts = method(recipe.method)
+    check_local_training(sum_of_parts, recipe)
     if recipe.device != "cpu":
         _check_device(recipe.device)
     with one_thread(), about("model"), seeded(recipe.seed, "init"):
@@ -115,7 +120,7 @@ def build_program(recipe: Recipe, task: TaskInfo, initial: Mapping[str, Tensor] 
         layout.read(initial, weights.storage)
     origin = given.load(weights, recipe.model) if given else None
     task = replace(task, initial=weights.storage.cpu().clone(), dim=net.dim)
-    messages = _messages(sum_of_parts, weights, task)
+    messages = _messages(sum_of_parts, weights, task, recipe)
     program = Program(recipe, sum_of_parts, task, net, weights, task.initial, messages, origin)
     for part in sum_of_parts.hooked("check"):
         with about(f"method: {part.name}"):
@@ -131,18 +136,17 @@ def assemble(net: Net, sum_of_parts: Method, task: TaskInfo, recipe: Recipe) -> 
     """Let every part rebuild the net, then assign each region's status."""
     constant: dict[str, str] = {}
     with one_thread(), seeded(recipe.seed, "build"):
-        for part in sum_of_parts.hooked("build"):
+        for part in sorted(sum_of_parts.hooked("build"), key=lambda part: part.builds_last):
             with about(f"method: {part.name}"):
                 net = part.build(net, task)
-            for name, parameter in net.named_parameters():
-                if not parameter.requires_grad:
-                    constant.setdefault(name, part.name)
+            for name in fixed_tensors(net):
+                constant.setdefault(name, part.name)
     set_batch_norm(net, recipe.bn)  # also of normalizers that parts added
     for name, parameter in net.named_parameters():
         if parameter.dtype != torch.float32:
             raise FedloomError(f"model: {name} is {parameter.dtype}; fedloom trains float32 weights")
-        if not parameter.requires_grad:
-            constant.setdefault(name, "the model")
+    for name in fixed_tensors(net):
+        constant.setdefault(name, "the model")
     regions = Regions.of(net, region_of(net), constant)
     if recipe.bn == "local":
         kept: dict[str, Status] = dict.fromkeys(regions.statistics, "personal")
@@ -152,7 +156,7 @@ def assemble(net: Net, sum_of_parts: Method, task: TaskInfo, recipe: Recipe) -> 
     return net, regions
 
 
-def _messages(sum_of_parts: Method, weights: Weights, task: TaskInfo) -> Messages:
+def _messages(sum_of_parts: Method, weights: Weights, task: TaskInfo, recipe: Recipe) -> Messages:
     layout = weights.layout
     w = weights.vector[: layout.shared].cpu().clone()
     shared = {"w": w, "statistics": weights.storage.new_zeros(layout.shared_statistics, device="cpu")}
@@ -162,6 +166,7 @@ def _messages(sum_of_parts: Method, weights: Weights, task: TaskInfo) -> Message
     }
     server: Tensors = {}
     client: Tensors = {name: value.cpu().clone() for name, value in personal.items() if value.numel()}
+    client |= kept_state(recipe, layout)
     down, uploads, message, reply = dict(shared), Tensors(), Tensors(), Tensors()
     queries: dict[str, Query] = {}
     fixed: Tensors = {}

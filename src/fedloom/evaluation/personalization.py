@@ -1,9 +1,9 @@
 """Personalization by fine-tuning: every client trains its own model on its own data.
 
 A client starts from its own model: the served weights with its personal regions over them, after the parts' `personalize`
-hooks. For most methods that is the served model. Accuracy on the client's own test samples is measured before the first
-epoch (`initial`) and after every epoch, so one pass gives the whole curve of FedBABU's Table 5. What fine-tuning forgets is
-measured on test samples of classes that the client has no training sample of, before and after.
+hooks. For most methods that is the served model. The recipe's metrics on the client's own test samples are computed before
+the first epoch (`initial`) and after every epoch, so one pass gives the whole curve of FedBABU's Table 5. What fine-tuning
+forgets is measured on test samples of classes that the client has no training sample of, before and after.
 
 The loss is the method's own with its regularizers (so distillation to the served model as well), its loss without them, or
 cross-entropy. Gradient corrections are ignored. A frozen region is trained if the chosen part contains it (a FedBABU
@@ -13,110 +13,40 @@ head is), unless the method fixes it for good (an ETF head).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
-
-import numpy as np
+from dataclasses import dataclass
+from typing import Any, get_args
 
 from fedloom.engine.server.round import Federation
 from fedloom.engine.tasks import Assignment
-from fedloom.engine.tasks.finetune import FineTune
 from fedloom.errors import FedloomError, shown
-from fedloom.evaluation.accuracy import summarize
+from fedloom.evaluation.fine_tuned import FineTunedMetric, PersonalizationResult, TunedPart
+from fedloom.evaluation.measure import Column
+from fedloom.evaluation.tasks.finetune import FineTune
 from fedloom.methods.api.context import Objective
 from fedloom.rng import numpy_generator
-from fedloom.weights import Regions
+from fedloom.weights import BEFORE_HEAD, Regions
 
-TunedPart = Literal["full", "head", "body"]
 REGIONS: dict[TunedPart, tuple[str, ...]] = {
-    "full": ("body", "norm", "head"),
+    "full": (*BEFORE_HEAD, "head"),
     "head": ("head",),
-    "body": ("body", "norm"),
+    "body": BEFORE_HEAD,
+    "adapter": ("adapter",),
 }
 UNSEEN = 500  # at most that many test samples of unseen classes per client
 
-Column = list[float | None]  # one value per client, None where it has no such images
+Reports = Sequence[dict[str, Any] | None]  # of FineTune, one per client; None where there is none
 
 
 @dataclass(frozen=True)
-class PersonalizationResult:
-    """accuracy[epoch][client]; epoch 0 is the client's own model before fine-tuning."""
+class InitialValues:
+    """Metrics of the clients' own models before fine-tuning. They are the same for every part, learning rate and loss."""
 
-    part: TunedPart
-    epochs: int
-    lr: float
-    accuracy: list[Column]
-    loss: Objective = "method"
-    global_accuracy: Column = field(default_factory=list)  # the served model on each client's test samples
-    # on classes without training samples: before and after fine-tuning
-    unseen_accuracy: tuple[Column, Column] = field(default_factory=lambda: ([], []))
-    sample: int | None = None  # number of clients, where only a random sample was fine-tuned
-
-    @property
-    def curve(self) -> list[dict[str, float | int]]:
-        """Mean and quartiles over clients after each epoch."""
-        return [summarize(row) for row in self.accuracy]
-
-    @property
-    def initial(self) -> dict[str, float | int]:
-        return self.curve[0]
-
-    @property
-    def personal(self) -> dict[str, float | int]:
-        return self.curve[-1]
-
-    @property
-    def unseen(self) -> tuple[dict[str, float | int], dict[str, float | int]]:
-        """Mean and quartiles over clients of `unseen_accuracy`: before and after fine-tuning."""
-        return summarize(self.unseen_accuracy[0]), summarize(self.unseen_accuracy[1])
-
-    def to_json(self) -> dict[str, Any]:
-        before, after = self.unseen
-        return {
-            "part": self.part,
-            "epochs": self.epochs,
-            "lr": self.lr,
-            "loss": self.loss,
-            "sample": self.sample,
-            "global_accuracy": summarize(self.global_accuracy),
-            "initial_accuracy": self.initial,
-            "personal_accuracy": self.personal,
-            "unseen_before": before,
-            "unseen_after": after,
-            "curve": self.curve,
-            "clients": np.array(self.accuracy, dtype=object).T.tolist(),
-            "clients_global": self.global_accuracy,
-            "clients_unseen": [list(pair) for pair in zip(*self.unseen_accuracy, strict=True)],
-        }
-
-    @staticmethod
-    def from_json(stored: Mapping[str, Any]) -> PersonalizationResult:
-        accuracy: list[Column] = [list(row) for row in zip(*stored["clients"], strict=True)]
-        before, after = ([pair[i] for pair in stored["clients_unseen"]] for i in (0, 1))
-        return PersonalizationResult(
-            stored["part"],
-            stored["epochs"],
-            stored["lr"],
-            accuracy,
-            stored["loss"],
-            list(stored["clients_global"]),
-            (before, after),
-            stored["sample"],
-        )
+    reports: Reports
 
 
-@dataclass(frozen=True)
-class InitialAccuracy:
-    """Accuracy of the clients' own models before fine-tuning. It is the same for every part, learning rate and loss."""
-
-    accuracy: Column
-    unseen: Column
-
-
-def initial_accuracy(federation: Federation, unseen: int = UNSEEN, sample: int | None = None) -> InitialAccuracy:
+def initial_values(federation: Federation, unseen: int = UNSEEN, sample: int | None = None) -> InitialValues:
     """Evaluate every client's own model. The federation is at its last round."""
-    reports = _run(federation, "full", 0, 1.0, "method", unseen, True, None, sample)
-    return InitialAccuracy(_shares(reports, "correct", "total", 0), _shares(reports, "unseen", "unseen_total", 0))
+    return InitialValues(_run(federation, "full", 0, 1.0, "method", unseen, True, None, sample))
 
 
 def fine_tune(
@@ -128,18 +58,27 @@ def fine_tune(
     *,
     loss: Objective = "method",
     unseen: int = UNSEEN,
-    initial: InitialAccuracy | None = None,
-    global_accuracy: Column | None = None,
+    initial: InitialValues | None = None,
+    on_global: Mapping[str, Column] | None = None,
     sample: int | None = None,
 ) -> PersonalizationResult:
-    """Fine-tune every client. The federation is at its last round; `done` is called with each client that is done."""
+    """Fine-tune every client. The federation is at its last round; `done` is called with each client that is done.
+
+    `on_global`: the served model on each client's test samples, by metric.
+    """
     check(federation.experiment.program.layout.regions, part, epochs, lr, loss)
-    initial = initial or initial_accuracy(federation, unseen, sample)
+    first = (initial or initial_values(federation, unseen, sample)).reports
     reports = _run(federation, part, epochs, lr, loss, unseen, False, done, sample) if epochs else []
-    accuracy = [initial.accuracy, *(_shares(reports, "correct", "total", epoch) for epoch in range(epochs))]
-    unseen_after = _shares(reports, "unseen", "unseen_total", 0) if epochs else initial.unseen
-    unseen_accuracy = (initial.unseen, unseen_after)
-    return PersonalizationResult(part, epochs, lr, accuracy, loss, global_accuracy or [], unseen_accuracy, sample)
+    last = reports if epochs else first
+    results, recipe = [], federation.experiment.recipe
+    # accuracy is never undefined, so where it is the only metric nothing has to be counted
+    counts = (_counts(first, "total"), _counts(first, "unseen_total")) if recipe.needs_scores else ([], [])
+    for metric in recipe.metrics:
+        values = [_values(first, metric, 0), *(_values(reports, metric, epoch) for epoch in range(epochs))]
+        on_unseen = _unseen(first, metric), _unseen(last, metric)
+        globally = list((on_global or {}).get(metric, []))
+        results.append(FineTunedMetric(metric, values, globally, on_unseen, *counts))
+    return PersonalizationResult(part, epochs, lr, tuple(results), loss, sample)
 
 
 def _run(
@@ -172,8 +111,20 @@ def _run(
     return [reports.get(client) for client in range(partition.clients)]
 
 
-def _shares(reports: Sequence[dict[str, Any] | None], correct: str, total: str, place: int) -> Column:
-    return [r[correct][place] / r[total] if r and r[total] else None for r in reports]
+def _counts(reports: Reports, name: str) -> list[int | None]:
+    return [None if report is None else report[name] for report in reports]
+
+
+def _values(reports: Reports, metric: str, place: int) -> Column:
+    if metric == "accuracy":
+        return [r["correct"][place] / r["total"] if r and r["total"] else None for r in reports]
+    return [r["metrics"][metric][place] if r and r["total"] else None for r in reports]
+
+
+def _unseen(reports: Reports, metric: str) -> Column:
+    if metric == "accuracy":
+        return [r["unseen"][0] / r["unseen_total"] if r and r["unseen_total"] else None for r in reports]
+    return [r["unseen_metrics"][metric][0] if r and r["unseen_total"] else None for r in reports]
 
 
 def check(regions: Regions, part: str, epochs: int, lr: float, loss: str = "method") -> None:

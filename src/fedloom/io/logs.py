@@ -47,7 +47,7 @@ class RunLog:
         for line in read_lines(rounds):
             if line.get("round") != len(complete) + 1:
                 break
-            if "client_accuracy" in line and line["round"] not in by_round:
+            if any(name.startswith("client_") for name in line) and line["round"] not in by_round:
                 return cls(rounds, clients, complete, by_round, f"{clients} lacks round {line['round']}")
             complete.append(line)
         return cls(rounds, clients, complete, by_round, f"{rounds} ends with round {len(complete)}")

@@ -20,7 +20,7 @@ from typing import ClassVar, Literal
 from fedloom.errors import FedloomError
 from fedloom.methods.api.context import RunPlan
 from fedloom.methods.api.part import Allows, Part
-from fedloom.weights import Regions
+from fedloom.weights import BEFORE_HEAD, Regions
 
 
 class Central(Part):
@@ -39,7 +39,7 @@ class Central(Part):
     update: Literal["full", "body", "head"] = "full"
 
     def regions(self, regions: Regions) -> Regions:
-        which = {"full": (), "body": ("head",), "head": ("body", "norm")}[self.update]
+        which = {"full": (), "body": ("head",), "head": BEFORE_HEAD}[self.update]
         names = [name for name in regions.select(*which) if name not in regions.statistics]
         return regions.freeze(*names) if names else regions
 

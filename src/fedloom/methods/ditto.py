@@ -42,7 +42,7 @@ class Ditto(Part):
 
     def after_training(self, client: ClientContext) -> None:
         v = client.state["own"]
-        phase = Phase(self.epochs or client.epochs)
+        phase = Phase(self.epochs) if self.epochs else client.work
         client.train(TrainSpec((phase,), lr=self.lr, at=v, correction=self._pull))
         client.state["begun"] = torch.ones(1)
 

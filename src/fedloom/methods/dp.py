@@ -2,14 +2,17 @@
 
     D_i = (w_i - w_g) min(1, clip / ||w_i - w_g||),   w <- w_g + (sum over S of D_i) / m + N(0, (noise clip / m)^2 I)
 
-m is the planned cohort size, a constant. A lost upload counts as a zero update: dividing by the number of arrivals
-would let one client's failure rescale all others, and the noise would no longer cover it. For the same reason clients
-have equal weights, whatever `weighting` says, and noise is added even in a round without any upload.
+m is the planned cohort size, a constant (with `participation: bernoulli` the expected one). A lost upload counts as a
+zero update: dividing by the number of arrivals would let one client's failure rescale all others, and the noise would
+no longer cover it. For the same reason clients have equal weights, whatever `weighting` says, and noise is added even
+in a round without any upload.
 
 The accountant. Neighboring data sets differ in all data of one client, N being public ("replace one"), so the sum changes by at
 most 2 clip and the noise is noise/2 times that sensitivity. Over T rounds two bounds hold, both computed by Google's
 dp-accounting; the smaller one is reported:
     - cohorts are fixed-size samples without replacement: Renyi accounting (Wang, Balle, Kasiviswanathan 2019);
+      or with `participation: bernoulli` each client is in a cohort independently: accounting by the privacy loss
+      distribution of the Poisson-subsampled Gaussian (Koskela et al. 2020), whose two mixtures are q N(+-clip) + (1-q) N(0);
     - for any cohorts: T Gaussian mechanisms equal one with noise/sqrt(T), exactly (Balle and Wang 2018).
 With full participation only the second holds. The same where clients keep state (personal regions, client state of parts):
 their uploads then reveal earlier cohorts, and sampling hides a client only while cohorts are secret. The same on real
@@ -48,6 +51,9 @@ from fedloom.methods.api.hyperparameters import NonNegative, Positive
 from fedloom.methods.api.part import Allows, Part
 
 SAMPLED, ANY = "sampling without replacement, Renyi", "whoever takes part, exact Gaussian"
+BERNOULLI = "Bernoulli sampling, privacy loss distribution"
+LEAST = 0.5  # noise below which the distribution takes long, for an epsilon that protects nobody
+INTERVAL = 1e-3  # of the distribution's steps; coarser ones give a larger epsilon
 
 
 class DP(Part):
@@ -111,22 +117,33 @@ class DP(Part):
         if not self.noise:
             facts["note"] = "noise is 0: updates are clipped, but nothing is private and epsilon is infinite"
             return {"epsilon": None, "delta": delta, "privacy": facts}
-        amplified = task.cohort < task.clients and not plan.stateful and not plan.known_cohorts
-        facts["bounds"] = bounds(self.noise / 2, task.rounds, task.clients, task.cohort if amplified else None, delta)
-        if not amplified and task.cohort < task.clients:
+        if plan.sampling is not None:
+            facts["sampling"] = f"Bernoulli, probability {plan.sampling:g}"
+        sampled = task.cohort < task.clients if plan.sampling is None else plan.sampling < 1
+        amplified = sampled and not plan.stateful and not plan.known_cohorts
+        facts["bounds"] = bounds(self.noise, plan, delta, amplified)
+        if not amplified and sampled:
             why = "clients keep state" if plan.stateful else "every site knows the seed"
             facts["note"] = f"{why}, so that cohorts are no secret: sampling is not counted on"
         return {"epsilon": min(facts["bounds"].values()), "delta": delta, "privacy": facts}
 
 
-def bounds(multiplier: float, rounds: int, clients: int, cohort: int | None, delta: float) -> dict[str, float]:
-    """Epsilon of `rounds` Gaussian mechanisms; with a cohort, also by sampling. `multiplier`: noise over sensitivity."""
-    library = _library()
-    epsilons = {ANY: float(library.get_epsilon_gaussian(multiplier / math.sqrt(rounds), delta))}
-    if cohort is not None:
-        accountant = library.rdp.RdpAccountant(neighboring_relation=library.NeighboringRelation.REPLACE_ONE)
-        event = library.GaussianDpEvent(multiplier)
-        accountant.compose(library.SampledWithoutReplacementDpEvent(clients, cohort, event), rounds)
+def bounds(noise: float, plan: RunPlan, delta: float, amplified: bool) -> dict[str, float]:
+    """Epsilon of the run's Gaussian mechanisms; if `amplified`, also by sampling. `noise`: over the norm of one update."""
+    library, task = _library(), plan.task
+    multiplier = (
+        noise / 2
+    )  # over the sensitivity: replacing one client's update moves the sum by at most twice its norm
+    epsilons = {ANY: float(library.get_epsilon_gaussian(multiplier / math.sqrt(task.rounds), delta))}
+    relation = library.NeighboringRelation.REPLACE_ONE
+    if amplified and plan.sampling is not None and noise >= LEAST:
+        losses = library.pld.PLDAccountant(relation, INTERVAL if noise < 2 else INTERVAL / 10)
+        losses.compose(library.PoissonSampledDpEvent(plan.sampling, library.GaussianDpEvent(noise)), task.rounds)
+        epsilons[BERNOULLI] = float(losses.get_epsilon(delta))
+    elif amplified and plan.sampling is None:
+        accountant = library.rdp.RdpAccountant(neighboring_relation=relation)
+        event = library.SampledWithoutReplacementDpEvent(task.clients, task.cohort, library.GaussianDpEvent(multiplier))
+        accountant.compose(event, task.rounds)
         epsilons[SAMPLED] = float(accountant.get_epsilon(delta))
     return {name: value for name, value in epsilons.items() if math.isfinite(value)}
 
@@ -134,6 +151,7 @@ def bounds(multiplier: float, rounds: int, clients: int, cohort: int | None, del
 def _library() -> Any:
     try:
         import_module("dp_accounting.rdp")
+        import_module("dp_accounting.pld")
         return import_module("dp_accounting")
     except ImportError:
         raise FedloomError(

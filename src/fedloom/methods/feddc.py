@@ -29,6 +29,7 @@ class FedDC(Part):
     """Each client learns its drift; the server corrects the average by it."""
 
     paper = "Gao et al. 2022, FedDC"
+    plain_sgd = "computes a client's gradient from its movement, learning rate and number of steps"
     alpha: Positive = 0.01
 
     def server_state(self, weights: Tensor, task: TaskInfo) -> Tensors:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from fedloom.methods.api.context import Phase
 from fedloom.methods.api.hyperparameters import Count
 from fedloom.methods.api.part import Part
-from fedloom.weights import Regions
+from fedloom.weights import BEFORE_HEAD, Regions
 
 
 class FedRep(Part):
@@ -23,4 +23,4 @@ class FedRep(Part):
         return regions.keep("head")
 
     def phases(self, epochs: int) -> list[Phase]:
-        return [Phase(self.head_epochs, ("head",)), Phase(epochs, ("body", "norm"))]
+        return [Phase(self.head_epochs, ("head",)), Phase(epochs, BEFORE_HEAD)]

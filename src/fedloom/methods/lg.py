@@ -13,7 +13,7 @@ from typing import ClassVar
 from fedloom.errors import FedloomError
 from fedloom.methods.api.part import Part
 from fedloom.methods.api.registry import alias
-from fedloom.weights import Regions
+from fedloom.weights import BEFORE_HEAD, Regions
 
 
 class LG(Part):
@@ -29,7 +29,7 @@ class LG(Part):
             raise FedloomError("method: lg(shared=[]) shares nothing; name at least one module, such as head")
         shared: list[str] = []
         for item in wanted:
-            selected = regions.select(*(("body", "norm") if item == "body" else (item,)))
+            selected = regions.select(*(BEFORE_HEAD if item == "body" else (item,)))
             if not selected:
                 raise FedloomError(f"method: lg shares {item}, which this net does not have")
             shared += selected

@@ -22,6 +22,7 @@ class Nova(Part):
     """Normalized averaging: updates are divided by the number of local steps."""
 
     paper = "Wang et al. 2020, FedNova"
+    plain_sgd = "measures a client's movement in steps of equal length"
 
     def aggregate(self, server: ServerContext) -> Tensor:
         a = [distance(segments, server.momentum) for segments in server.segments]

@@ -25,7 +25,8 @@ from typing import Literal
 
 from torch import Tensor
 
-from fedloom.methods.api.context import Batch, ClientContext
+from fedloom.errors import FedloomError
+from fedloom.methods.api.context import Batch, ClientContext, RunPlan
 from fedloom.methods.api.hyperparameters import Count, NonNegative, Positive
 from fedloom.methods.api.part import Part
 
@@ -39,6 +40,13 @@ class PerFedAvg(Part):
     mode: Literal["fo", "hf"] = "fo"
     delta: Positive = 0.001
     steps: Count = 1
+
+    def check(self, plan: RunPlan) -> None:
+        if self.beta is not None and plan.optimizer != "sgd":
+            raise FedloomError(
+                f"beta scales the gradient to a rate of its own, which has no effect on the steps of {plan.optimizer}; "
+                f"leave beta out, or set optimizer.name to sgd"
+            )
 
     def gradient(self, batch: Batch, client: ClientContext) -> Tensor:
         w = client.weights.clone()

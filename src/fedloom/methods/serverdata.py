@@ -20,6 +20,7 @@ from pydantic import Field
 from fedloom.methods.api.context import ClientContext, Phase, TrainSpec
 from fedloom.methods.api.hyperparameters import Count
 from fedloom.methods.api.part import Part
+from fedloom.weights import BEFORE_HEAD
 
 
 class ServerData(Part):
@@ -35,6 +36,6 @@ class ServerData(Part):
     update: Literal["full", "body"] = "full"
 
     def server_training(self, client: ClientContext) -> None:
-        regions = () if self.update == "full" else ("body", "norm")
+        regions = () if self.update == "full" else BEFORE_HEAD
         data = client.pooled_sample(self.share)
         client.train(TrainSpec((Phase(self.epochs, regions),), data=data, loss=lambda batch, _: client.loss(batch)))

@@ -10,7 +10,7 @@ from fedloom.nets.layers.batchnorm import (
     use_test_batch,
 )
 from fedloom.nets.layers.heads import CosineHead, FeatureNormHead, FixedHead, simplex_etf, weight_of
-from fedloom.nets.net import Net, region_of
+from fedloom.nets.net import Net, fixed_tensors, region_of
 from fedloom.nets.registry import BodyHead, model
 
 __all__ = [
@@ -24,6 +24,7 @@ __all__ = [
     "Shape",
     "batch_normalizers",
     "build",
+    "fixed_tensors",
     "list_models",
     "model",
     "region_of",

@@ -25,21 +25,38 @@ class Net(nn.Module):
 
 
 def region_of(net: Net) -> dict[str, str]:
-    """Every parameter and float buffer of the state dict -> "body", "norm" or "head".
+    """Every parameter and float buffer of the state dict -> "body", "norm", "adapter" or "head".
 
     "norm" has the parameters and statistics of the body's feature normalizers, recognized by type or by a class attribute
-    `normalizer = True`, including their submodules. A tensor with two names is listed
-    under the first, as in named_parameters().
+    `normalizer = True`, including their submodules; "adapter" those of modules with an attribute `adapter = True`, which are
+    trained beside a frozen body. A tensor with two names is listed under the first, as in named_parameters().
     """
-    named = net.named_modules(remove_duplicate=False)
+    named = list(net.named_modules(remove_duplicate=False))
     norms = tuple(f"{name}." for name, module in named if is_normalizer(module))
+    adapters = tuple(f"{name}." for name, module in named if getattr(module, "adapter", False) is True)
     regions: dict[str, str] = {}
     seen: set[int] = set()
     for name, value in net.state_dict(keep_vars=True).items():
         if isinstance(value, Tensor) and value.is_floating_point() and id(value) not in seen:
             seen.add(id(value))
-            regions[name] = "head" if name.startswith("head.") else "norm" if name.startswith(norms) else "body"
+            if name.startswith("head."):
+                regions[name] = "head"
+            elif name.startswith(adapters):
+                regions[name] = "adapter"
+            else:
+                regions[name] = "norm" if name.startswith(norms) else "body"
     return regions
+
+
+def fixed_tensors(net: nn.Module) -> list[str]:
+    """Names of the tensors that are never trained: parameters that require no gradient, and buffers of modules with an
+    attribute `fixed_buffers = True`.
+    """
+    names = [name for name, parameter in net.named_parameters() if not parameter.requires_grad]
+    for name, module in net.named_modules():
+        if getattr(module, "fixed_buffers", False) is True:
+            names += [f"{name}.{leaf}" for leaf, buffer in module._buffers.items() if buffer is not None]
+    return names
 
 
 def is_normalizer(module: nn.Module) -> bool:

@@ -19,9 +19,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationIn
 
 from fedloom.errors import FedloomError, shown
 from fedloom.recipe.sentence import sentence
+from fedloom.recipe.work import MOST, Range, span
 
 _FROZEN = ConfigDict(frozen=True, extra="forbid")
-MOST = 10**9  # of anything that is counted
 LONGEST = 4096  # characters of a text, as of a path
 FLAG = "flag"
 NO_EFFECT = "no effect on the result"
@@ -32,6 +32,8 @@ Count = Annotated[int, Field(ge=0, le=MOST)]
 Positive = Annotated[int, Field(ge=1, le=MOST)]
 AboveZero = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, lt=1)]
+Work = Positive | Range
+NAMED_GROUPS = ("data", "optimizer")  # groups of fields of which a plain text gives the name
 
 
 def about(text: str) -> Any:
@@ -54,6 +56,25 @@ class Data(BaseModel):
     public: Annotated[Share, about("a further share held out as public samples, for parts that need them")] = 0.0
     public_from: Annotated[str | None, about("take the public samples, without labels, from this data set")] = None
     public_to_clients: Annotated[bool, about("every client also trains on the public samples")] = False
+
+
+class LocalOptimizer(BaseModel):
+    """The optimizer of local training, as torch defines it; `lr`, `momentum` and `weight_decay` are the recipe's."""
+
+    model_config = _FROZEN
+    name: Annotated[Literal["sgd", "adam", "adamw"], about("optimizer of local training: sgd | adam | adamw")] = "sgd"
+    keep: Annotated[bool, about("every client keeps its momentum or moments between its rounds; false: reset")] = False
+    beta1: Annotated[Share, about("adam, adamw: decay of the mean of gradients")] = 0.9
+    beta2: Annotated[Share, about("adam, adamw: decay of the mean of squared gradients")] = 0.999
+    eps: Annotated[AboveZero, about("adam, adamw: added to the root of the mean square")] = 1e-8
+
+    @model_validator(mode="after")
+    def _used(self) -> LocalOptimizer:
+        """A setting that would have no effect is refused."""
+        for name in ("beta1", "beta2", "eps"):
+            if self.name == "sgd" and getattr(self, name) != type(self).model_fields[name].default:
+                raise ValueError(f"sgd has no {name}; it belongs to adam and adamw")
+        return self
 
 
 class SecAgg(BaseModel):
@@ -158,13 +179,28 @@ class Recipe(BaseModel):
     fraction: Annotated[
         Annotated[float, Field(gt=0, le=1)], about("fraction of the clients that train in a round"), FLAG
     ] = 0.5
-    epochs: Annotated[Positive, about("local epochs per round"), FLAG] = 1
+    participation: Annotated[
+        Literal["fixed", "bernoulli"],
+        about("fixed (cohorts of equal size) | bernoulli (each client takes part with probability `fraction`)"),
+        FLAG,
+        LATER,
+    ] = "fixed"
+    epochs: Annotated[
+        Work, about("local epochs per round | a range such as 1..5, drawn per client and round"), FLAG
+    ] = 1
+    steps: Annotated[
+        Work | None,
+        about("local steps per round in place of epochs | a range such as 10..50; null: epochs"),
+        FLAG,
+        LATER,
+    ] = None
     batch: Annotated[Positive | Literal["full"], about("local batch size | full"), FLAG] = 32
     lr: Annotated[AboveZero, about("local learning rate"), FLAG] = 0.1
-    momentum: Annotated[Share, about("momentum of local SGD; reset every round"), FLAG] = 0.9
+    momentum: Annotated[Share, about("momentum of local SGD"), FLAG] = 0.9
     weight_decay: Annotated[
-        Annotated[float, Field(ge=0, allow_inf_nan=False)], about("weight decay of local SGD"), FLAG
+        Annotated[float, Field(ge=0, allow_inf_nan=False)], about("weight decay of local training"), FLAG
     ] = 0.0
+    optimizer: Annotated[LocalOptimizer, about("the optimizer of local training"), FLAG, LATER] = LocalOptimizer()
     schedule: Annotated[str, about("learning rate over the rounds: constant | step | exp:FACTOR | cosine"), FLAG] = (
         "constant"
     )
@@ -200,6 +236,12 @@ class Recipe(BaseModel):
     eval_every: Annotated[
         Count, about("rounds between tests of the global model; 0: after the last round only"), FLAG, NO_EFFECT
     ] = 1
+    metrics: Annotated[
+        tuple[str, ...],
+        about("metrics of every evaluation, the headline first: a,b (fedloom list metrics)"),
+        FLAG,
+        NO_EFFECT,
+    ] = ("accuracy",)
     init: Annotated[
         str | None,
         about("initial weights: PATH.safetensors | hf:owner/name[/file]; tensors of the same name and shape are used"),
@@ -253,11 +295,30 @@ class Recipe(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _short_forms(cls, given: Any) -> Any:
-        if isinstance(given, Mapping) and isinstance(given.get("data"), str):
-            given = {**given, "data": {"name": given["data"]}}
+        for group in NAMED_GROUPS:
+            if isinstance(given, Mapping) and isinstance(given.get(group), str):
+                given = {**given, group: {"name": given[group]}}
         if isinstance(given, Mapping) and isinstance(given.get("parts"), str):
             given = {**given, "parts": [given["parts"]]}
+        if isinstance(given, Mapping) and isinstance(given.get("metrics"), str):
+            given = {**given, "metrics": [name.strip() for name in given["metrics"].split(",") if name.strip()]}
         return given
+
+    @model_validator(mode="after")
+    def _one_measure_of_work(self) -> Recipe:
+        if self.steps is not None and self.epochs != 1:
+            raise ValueError(
+                f"steps: local work is counted in epochs or in steps; leave out epochs (got {self.epochs})"
+            )
+        return self
+
+    @field_validator("optimizer", mode="before")
+    @classmethod
+    def _optimizer(cls, value: Any) -> Any:
+        if not isinstance(value, Mapping | LocalOptimizer):
+            names = ", ".join(LocalOptimizer.model_fields)
+            raise ValueError(f"must be sgd, adam, adamw, or fields of it: {names}")  # noqa: TRY004 - pydantic's own
+        return value
 
     @field_validator("schedule")
     @classmethod
@@ -268,6 +329,16 @@ class Recipe(BaseModel):
         if kind == "exp" and re.fullmatch(r"\d*\.?\d+(e-?\d+)?", number) and 0 < float(number) <= 1:
             return value
         raise ValueError("allowed are constant, step, cosine and exp:FACTOR with a factor in (0, 1]")
+
+    @field_validator("metrics")
+    @classmethod
+    def _metrics(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        """Whether a name is known is decided after `parts` are imported: a metric may be the user's own."""
+        if not value:
+            raise ValueError("at least one is needed, as in accuracy,macro_f1")
+        if twice := [name for name in value if value.count(name) > 1]:
+            raise ValueError(f"{shown(twice[0])} is given twice")
+        return value
 
     @field_validator("vmap", mode="before")
     @classmethod
@@ -293,8 +364,33 @@ class Recipe(BaseModel):
         return self.lr
 
     @property
+    def work(self) -> int | str:
+        """A client's local work in a round: a number or a range, of steps where the recipe has `steps`, else of epochs."""
+        return self.epochs if self.steps is None else self.steps
+
+    @property
+    def varied_work(self) -> bool:
+        """Whether clients draw their local work from a range."""
+        return isinstance(self.work, str)
+
+    @property
+    def mean_work(self) -> float:
+        return sum(span(self.work)) / 2
+
+    @property
     def cohort_size(self) -> int:
+        """Clients in a round; with `participation: bernoulli`, their expected number."""
         return max(int(self.fraction * self.clients + 1e-9), 1)
+
+    @property
+    def headline(self) -> str:
+        """The metric that selects, that curves show first and that progress is reported in."""
+        return self.metrics[0]
+
+    @property
+    def needs_scores(self) -> bool:
+        """Whether evaluation computes more than accuracy, which is a matter of counts."""
+        return self.metrics != ("accuracy",)
 
     def changed(self, **fields: Any) -> Recipe:
         return recipe({**self.model_dump(), **fields})

@@ -7,6 +7,7 @@ from typing import Any
 
 from fedloom.errors import FedloomError, brief, shown
 from fedloom.paths import obstacle
+from fedloom.recipe.fields import NAMED_GROUPS
 from fedloom.values import TEXT, Unreadable, parse
 
 
@@ -36,8 +37,8 @@ def assign(fields: dict[str, Any], setting: str) -> None:
     if not equals or not key.strip():
         raise FedloomError(f"--set: cannot read {shown(setting)}; write field=value or group.field=value")
     names = [item.strip().replace("-", "_") for item in key.split(".", 4)]
-    if names[0] == "data" and isinstance(fields.get("data"), str):
-        fields["data"] = {"name": fields["data"]}
+    if names[0] in NAMED_GROUPS and isinstance(fields.get(names[0]), str):
+        fields[names[0]] = {"name": fields[names[0]]}
     place = fields
     for item in names[:-1]:
         inner = place.setdefault(item, {})

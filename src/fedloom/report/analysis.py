@@ -7,6 +7,7 @@ from typing import Any
 
 from rich.table import Table
 
+from fedloom.evaluation.metrics import Metric, find_metric
 from fedloom.report.table import percent, plain_table
 
 Section = Mapping[str, Any]
@@ -122,16 +123,25 @@ def _refinement(section: Section, classes: Sequence[str]) -> Table:
 
 
 def _cost(section: Section) -> Table:
+    metric = _headline(section)
+    unit = " %" if metric.format == "percent" else ""
+    named = "" if metric.name == "accuracy" else f" of {metric.title}"
     table = plain_table("cost", ["", "round", "seconds", "MB"])
-    total = f"all rounds, for {percent(section['test_accuracy'])} %"
+    total = f"all rounds, for {metric.text(section[f'test_{metric.name}'])}{unit}{named}"
     table.add_row(total, "", f"{section['seconds']:.1f}", f"{section['megabytes']:.2f}")
     ratios = (_number(section[name], "{:.1f}") for name in ("kappa", "rho"))
-    table.add_row("accuracy x 10^4 / each (kappa, rho)", "", *ratios, end_section=True)
+    if section["kappa"] is not None or section["rho"] is not None:
+        table.add_row("accuracy x 10^4 / each (kappa, rho)", "", *ratios, end_section=True)
     for target in section["targets"]:
         spent = [_number(target[name], form) for name, form in (("seconds", "{:.1f}"), ("megabytes", "{:.2f}"))]
         round = "never" if target["round"] is None else str(target["round"])
-        table.add_row(f"to reach {percent(target['target'])} %", round, *spent)
+        table.add_row(f"to reach {metric.text(target['target'])}{unit}", round, *spent)
     return table
+
+
+def _headline(section: Section) -> Metric:
+    name = next(name.removeprefix("test_") for name in section if name.startswith("test_"))
+    return find_metric(name)
 
 
 def _clients(section: Section) -> str:

@@ -1,4 +1,4 @@
-"""Tables of personalization: accuracy over epochs, its distribution over clients, accuracy on unseen classes."""
+"""Tables of personalization: a metric over epochs, its distribution over clients, and on unseen classes."""
 
 from __future__ import annotations
 
@@ -9,11 +9,20 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from fedloom.evaluation.personalization import PersonalizationResult
-from fedloom.report.table import percent, personal_table, plain_table
+from fedloom.evaluation.fine_tuned import PersonalizationResult
+from fedloom.evaluation.metrics import Metric, find_metric
+from fedloom.report.table import personal_table, plain_table
 from fedloom.runs.adopt import Adopted
 
-__all__ = ["adopted_table", "distribution_table", "personal_table", "print_wide", "sweep_table", "unseen_line"]
+__all__ = [
+    "adopted_table",
+    "distribution_table",
+    "personal_table",
+    "print_wide",
+    "shared_metrics",
+    "sweep_table",
+    "unseen_line",
+]
 
 BARS = "·▁▂▃▄▅▆▇█"
 BINS = 10
@@ -21,52 +30,60 @@ BINS = 10
 ResultsByRun = Mapping[str, Sequence[PersonalizationResult]]
 
 
-def sweep_table(results: ResultsByRun, shown: Sequence[int]) -> Table:
+def sweep_table(results: ResultsByRun, shown: Sequence[int], name: str = "accuracy") -> Table:
     """One row per combination and one column per epoch, as in FedBABU's Table 5. If `shown` is one number of at most 10
     epochs, all epochs up to it are columns."""
     last = shown[-1]
     columns = list(range(last + 1)) if len(shown) == 1 and last <= 10 else sorted({0, *shown})
     names, rows = _labels(results)
+    metric = find_metric(name)
     table = _narrow(
-        "accuracy in % on clients' own test sets by epochs of fine-tuning: mean, ± standard deviation over clients",
+        f"{metric.heading} on clients' own test sets by epochs of fine-tuning: mean, ± standard deviation over clients",
         names,
         [str(epoch) for epoch in columns],
     )
     for label, outcome in rows:
         means, deviations = [], []
         for epoch in columns:
-            there = outcome.curve[epoch]
-            means.append(percent(there["mean"]) if there["clients"] else "-")
-            deviations.append(f"±{percent(there['std'])}" if there["clients"] else "")
+            there = outcome.of(name).curve[epoch]
+            means.append(metric.text(there.get("mean")))
+            deviations.append(f"±{metric.text(there['std'])}" if there["clients"] else "")
         table.add_row(*map(escape, label), *means)
         table.add_row(*("" for _ in names), *deviations)
     return table
 
 
-def distribution_table(results: ResultsByRun) -> Table:
+def distribution_table(results: ResultsByRun, name: str = "accuracy") -> Table:
     """The distribution over clients after the last epoch."""
-    names, rows = _labels(results)
-    table = _narrow(
-        "clients after the last epoch",
-        [*names, "0 … 100 %"],
-        ["worst", "Q1", "median", "Q3", "global", "unseen classes"],
-    )
-    for label, outcome in rows:
-        end = outcome.personal
+    metric, (names, rows) = find_metric(name), _labels(results)
+    tuned = [(label, outcome.of(name)) for label, outcome in rows]
+    low, high = _range(metric, [value for _, one in tuned for value in one.values[-1] if value is not None])
+    ends = "0 … 100 %" if metric.format == "percent" else f"{metric.text(low)} … {metric.text(high)}"
+    title = "clients after the last epoch" + ("" if name == "accuracy" else f", {metric.heading}")
+    table = _narrow(title, [*names, ends], ["worst", "Q1", "median", "Q3", "global", "unseen classes"])
+    for label, one in tuned:
+        end = one.personal
         if not end["clients"]:
             continue
-        before, after = outcome.unseen
-        unseen = f"{percent(before['mean'])} → {percent(after['mean'])}" if before["clients"] else "-"
-        quartiles = (percent(end[name]) for name in ("worst", "q1", "median", "q3"))
-        known = [value for value in outcome.global_accuracy if value is not None]
+        before, after = one.unseen
+        unseen = f"{metric.text(before['mean'])} → {metric.text(after.get('mean'))}" if before["clients"] else "-"
+        quartiles = (metric.text(end[name]) for name in ("worst", "q1", "median", "q3"))
+        known = [value for value in one.on_global if value is not None]
         table.add_row(
             *map(escape, label),
-            _histogram(outcome.accuracy[-1]),
+            _histogram(one.values[-1], low, high),
             *quartiles,
-            percent(sum(known) / len(known)) if known else "-",
+            metric.text(sum(known) / len(known) if known else None),
             unseen,
         )
     return table
+
+
+def shared_metrics(results: ResultsByRun) -> list[str]:
+    """The metrics that all fine-tunings have, the first one's headline first."""
+    outcomes = [outcome for each in results.values() for outcome in each]
+    known = [{one.metric for one in outcome.metrics} for outcome in outcomes]
+    return [one.metric for one in outcomes[0].metrics if all(one.metric in names for names in known)]
 
 
 def unseen_line(results: ResultsByRun) -> str:
@@ -87,15 +104,20 @@ def print_wide(console: Console, table: Table) -> None:
 def adopted_table(adopted: Adopted) -> Table:
     how = f"{adopted.part} for {adopted.epochs} epochs at lr {adopted.lr:g}"
     own = "held out: every fifth of its images" if adopted.held_out else "its own"
-    table = plain_table("", ["a new client", "value"])
+    metrics = {adopted.metric: (adopted.before, adopted.curve), **adopted.others}
+    headings = ["value"] if list(metrics) == ["accuracy"] else [find_metric(name).heading for name in metrics]
+    table = plain_table("", ["a new client", *headings])
+
+    def row(title: str, values: Sequence[float | None]) -> None:
+        texts = (find_metric(name).text(value) for name, value in zip(metrics, values, strict=True))
+        table.add_row(title, *("unknown" if text == "-" else text for text in texts))
+
     table.add_row("training samples", str(adopted.train))
     table.add_row(f"test samples ({own})" if adopted.test else "test samples", str(adopted.test))
-    table.add_row("global model", "unknown" if adopted.before is None else percent(adopted.before))
-    if adopted.curve[0] != adopted.before:
-        table.add_row(
-            "its own, before fine-tuning", "unknown" if adopted.curve[0] is None else percent(adopted.curve[0])
-        )
-    table.add_row(f"fine-tuned, {how}", "unknown" if adopted.after is None else percent(adopted.after))
+    row("global model", [before for before, _ in metrics.values()])
+    if any(curve[0] != before for before, curve in metrics.values()):
+        row("its own, before fine-tuning", [curve[0] for _, curve in metrics.values()])
+    row(f"fine-tuned, {how}", [curve[-1] for _, curve in metrics.values()])
     return table
 
 
@@ -121,11 +143,17 @@ def _labels(results: ResultsByRun) -> tuple[list[str], list[tuple[list[str], Per
     return names, [([labels[name][i] for name in names], outcome) for i, (_, outcome) in enumerate(rows)]
 
 
-def _histogram(values: Sequence[float | None]) -> str:
-    """Clients in ten bins of accuracy of equal width; the highest bar is the largest bin."""
-    counts = [0] * BINS
+def _range(metric: Metric, values: Sequence[float]) -> tuple[float, float]:
+    if metric.format == "percent" or not values:
+        return 0.0, 1.0
+    return min(values), max(values)
+
+
+def _histogram(values: Sequence[float | None], low: float = 0.0, high: float = 1.0) -> str:
+    """Clients in ten bins of equal width; the highest bar is the largest bin."""
+    counts, width = [0] * BINS, high - low
     for value in values:
         if value is not None:
-            counts[min(int(value * BINS), BINS - 1)] += 1
+            counts[max(0, min(int((value - low) / width * BINS) if width else 0, BINS - 1))] += 1
     top = max(counts)
     return "".join(BARS[-(-count * (len(BARS) - 1) // top)] if top else BARS[0] for count in counts)

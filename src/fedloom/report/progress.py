@@ -11,6 +11,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 
 from fedloom.engine.experiment import Experiment
 from fedloom.engine.server.callback import RunCallback
+from fedloom.evaluation.metrics import Metric, find_metric
 from fedloom.runs.cells import Cell
 
 
@@ -31,7 +32,7 @@ class ProgressBar(RunCallback):
             disable=not console.is_terminal,
         )
         self._task = self._progress.add_task("", total=1.0, status="", left="")
-        self._rounds, self._share, self._title = 1, (0.0, 1.0), ""
+        self._rounds, self._share, self._title, self._headline = 1, (0.0, 1.0), "", "accuracy"
         self._clock, self._trained = TimeLeft(), False
         self._last_line = 0.0  # when a line was last printed to a log
 
@@ -56,6 +57,7 @@ class ProgressBar(RunCallback):
 
     def run_started(self, experiment: Experiment, folder: Path, rounds_done: int) -> None:
         recipe = experiment.recipe
+        self._headline = recipe.headline
         if not self._title:
             self._rounds = recipe.rounds
             self._progress.update(self._task, description=str(experiment.program.method))
@@ -69,7 +71,7 @@ class ProgressBar(RunCallback):
         self._move(rounds_done)
 
     def round_ended(self, line: dict[str, Any]) -> None:
-        status = _status(line)
+        status = _status(line, find_metric(self._headline))
         self._clock.reach(self._at(line["round"]))
         self._move(line["round"])
         self._progress.update(self._task, status=f"round {line['round']}/{self._rounds}  {status}")
@@ -123,11 +125,10 @@ class TimeLeft:
         return f"{minutes} min {seconds} s left" if minutes else f"{seconds} s left"
 
 
-def _status(line: dict[str, Any]) -> str:
-    loss = line["train_loss"]
+def _status(line: dict[str, Any], metric: Metric) -> str:
+    loss, unit = line["train_loss"], " %" if metric.format == "percent" else ""
     words = [f"loss {loss:.3f}"] if loss is not None else []
-    if "test_accuracy" in line:
-        words.append(f"accuracy {100 * line['test_accuracy']:.1f} %")
-    if "personal_accuracy" in line:
-        words.append(f"clients' own {100 * line['personal_accuracy']:.1f} %")
+    for title, name in ((metric.title, f"test_{metric.name}"), ("clients' own", f"personal_{metric.name}")):
+        if line.get(name) is not None:
+            words.append(f"{title} {metric.text(line[name])}{unit}")
     return "  ".join(words)

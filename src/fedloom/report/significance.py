@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from fedloom.evaluation.metrics import Metric
+
 MIN_SEEDS = 3
 
 
@@ -22,8 +24,8 @@ def paired(values: Sequence[float], others: Sequence[float]) -> float | None:
     return float(ttest_rel(values, others).pvalue)
 
 
-def note(best: str, samples: Mapping[str, Mapping[int, float]]) -> str:
-    """Every method compared with the best one, as text; `samples` maps method to seed to accuracy."""
+def note(best: str, samples: Mapping[str, Mapping[int, float]], metric: Metric) -> str:
+    """Every method compared with the best one, as text; `samples` maps method to seed to the metric."""
     if len(samples) < 2:
         return ""
     if max(len(by_seed) for by_seed in samples.values()) < MIN_SEEDS:
@@ -34,14 +36,16 @@ def note(best: str, samples: Mapping[str, Mapping[int, float]]) -> str:
         if row == best or not both:
             continue
         mine, theirs = [by_seed[seed] for seed in both], [samples[best][seed] for seed in both]
-        gap = 100 * (sum(mine) - sum(theirs)) / len(both)
+        gap = (sum(mine) - sum(theirs)) / len(both)
+        difference = f"{100 * gap:+.1f}" if metric.format == "percent" else f"{gap:+.3f}"
         p = paired(mine, theirs)
         seeds.add(len(both))
         verdict = "no test, differences do not vary" if len(both) >= MIN_SEEDS else "no test, too few seeds"
-        texts.append(f"{row} {gap:+.1f} ({_p(p) if p is not None else verdict})")
+        texts.append(f"{row} {difference} ({_p(p) if p is not None else verdict})")
     over = " to ".join(str(count) for count in sorted({min(seeds), max(seeds)})) if seeds else "0"
     test = f"Paired t-test over {over} seeds, two-sided, uncorrected."
-    return f"Against {best}, points of global accuracy: {'; '.join(texts)}. {test}"
+    unit = "points of global" if metric.format == "percent" else "global"
+    return f"Against {best}, {unit} {metric.title}: {'; '.join(texts)}. {test}"
 
 
 def _p(p: float) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -9,7 +10,8 @@ from rich.box import SIMPLE_HEAD
 from rich.markup import escape
 from rich.table import Table
 
-from fedloom.evaluation.personalization import PersonalizationResult
+from fedloom.evaluation.fine_tuned import PersonalizationResult
+from fedloom.evaluation.metrics import Metric, find_metric
 from fedloom.runs.comparison import Comparison
 
 
@@ -34,22 +36,25 @@ def plain_table(title: str, columns: Sequence[str], text_columns: int = 1) -> Ta
     return table
 
 
-def summary_table(summary: Mapping[str, Any]) -> Table:
-    table = plain_table(str(summary["method"]), ["", "value"])
-    clients = summary["client_accuracy"]
+def summary_table(summary: Mapping[str, Any], metrics: Sequence[str] = ("accuracy",)) -> Table:
+    """One column per metric; numbers that are no metric are in the first."""
+    shown = [find_metric(name) for name in metrics if f"test_{name}" in summary]
+    single = [metric.name for metric in shown] == ["accuracy"]
+    table = plain_table(str(summary["method"]), ["", *(["value"] if single else [m.heading for m in shown])])
+
+    def row(title: str, kind: str, values: Mapping[str, Any] = summary) -> None:
+        if any(f"{kind}_{metric.name}" in values for metric in shown):
+            table.add_row(title, *(_entry(metric, values.get(f"{kind}_{metric.name}")) for metric in shown))
+
     alone = summary["shared"] == 0 and summary["personal"] > 0  # nothing is shared: the global model is never trained
     global_model = "initial model" if alone else "global model"
-    pooled = "initial model" if alone else "global accuracy"
-    table.add_row(f"{pooled}, pooled test set", percent(summary["test_accuracy"]))
-    if "clean_test_accuracy" in summary:
-        table.add_row("the same on unshifted images", percent(summary["clean_test_accuracy"]))
-    table.add_row(f"{global_model} on each client's test set", percent(clients["mean"], clients["std"]))
-    if "personal_accuracy" in summary:
-        own = summary["personal_accuracy"]
-        table.add_row("each client's own model on its test set", percent(own["mean"], own["std"]))
+    row(f"{'global accuracy' if single and not alone else global_model}, pooled test set", "test")
+    row("the same on unshifted images", "clean_test")
+    row(f"{global_model} on each client's test set", "client")
+    row("each client's own model on its test set", "personal")
     if "best_by_validation" in summary:
         best = summary["best_by_validation"]
-        table.add_row(f"round {best['round']}, best on validation", percent(best["test_accuracy"]))
+        row(f"round {best['round']}, best on validation", "test", best)
     table.add_row("seconds per round", f"{summary['seconds'] / summary['rounds']:.3f}")
     traffic = (summary["bytes_down"] + summary["bytes_up"]) / summary["rounds"]
     table.add_row("traffic per round", size(traffic))
@@ -61,6 +66,30 @@ def summary_table(summary: Mapping[str, Any]) -> Table:
     return table
 
 
+def metric_notes(summary: Mapping[str, Any]) -> list[str]:
+    """What a reader of the summary's table should know."""
+    notes = []
+    for name, value in summary.items():
+        if isinstance(value, Mapping) and value.get("undefined"):
+            kind, _, metric = name.partition("_")
+            whose = "the global model" if kind == "client" else "their own models"
+            notes.append(
+                f"{metric} of {whose} is undefined for {value['undefined']} clients, which are left out of its mean"
+            )
+    if means := summary.get("site_means"):
+        notes.append(
+            f"{', '.join(means)} on the pooled test set: mean over sites, weighted by their test samples, since no one has "
+            f"all scores"
+        )
+    return notes
+
+
+def _entry(metric: Metric, value: Any) -> str:
+    if isinstance(value, Mapping):
+        return metric.text(value.get("mean"), value.get("std"))
+    return metric.text(value)
+
+
 def time_line(summary: Mapping[str, Any]) -> str:
     """Time by activity in percent, the largest first; shares below 0.5 % are left out."""
     spent = summary["seconds_by"]
@@ -70,16 +99,33 @@ def time_line(summary: Mapping[str, Any]) -> str:
     return f"{total:.1f} s: {text}" if text else f"{total:.1f} s"
 
 
-def domain_table(summary: Mapping[str, Any]) -> Table | None:
-    """Accuracy by domain; None if the data set has no domains."""
-    accuracies = summary.get("domain_accuracy")
-    if not accuracies:
-        return None
-    table = plain_table("global accuracy in % by domain", ["domain", "accuracy"])
-    for name, accuracy in accuracies.items():
-        table.add_row(escape(name), percent(accuracy))
-    table.add_row("mean of domains", percent(sum(accuracies.values()) / len(accuracies)))
-    return table
+MOST_CLASSES = 20  # in a table of the terminal
+
+
+def group_tables(summary: Mapping[str, Any], metrics: Sequence[str] = ("accuracy",)) -> list[Table]:
+    """Metrics of the global model by domain, where the data set has domains, and by class, where there are few."""
+    tables = []
+    for kind, most in (("domain", math.inf), ("class", MOST_CLASSES)):
+        shown = [find_metric(name) for name in metrics if summary.get(f"{kind}_{name}")]
+        groups = list(summary[f"{kind}_{shown[0].name}"]) if shown else []
+        if not groups or len(groups) > most:
+            continue
+        single = [metric.name for metric in shown] == ["accuracy"]
+        title = "global accuracy in %" if single else "global model"
+        headings = ["accuracy"] if single else [metric.heading for metric in shown]
+        table = plain_table(f"{title} by {kind}", [kind, *headings])
+        values = {metric.name: summary[f"{kind}_{metric.name}"] for metric in shown}
+        for group in groups:
+            table.add_row(escape(group), *(metric.text(values[metric.name].get(group)) for metric in shown))
+        if kind == "domain":
+            table.add_row("mean of domains", *(metric.text(_mean(values[metric.name])) for metric in shown))
+        tables.append(table)
+    return tables
+
+
+def _mean(values: Mapping[str, float | None]) -> float | None:
+    known = [value for value in values.values() if value is not None]
+    return sum(known) / len(known) if known else None
 
 
 def comparison_legend(comparison: Comparison) -> str:
@@ -90,20 +136,25 @@ def comparison_legend(comparison: Comparison) -> str:
     if comparison.fine_tuning:
         t = comparison.fine_tuning
         text += f"; personal: the same after {t.epochs} epochs of fine-tuning ({t.part}, {t.rate_share:g} x the method's lr)"
-        text += "; worst: the lowest of all clients; unseen: on test samples of classes without training samples"
+        higher = all(find_metric(name).better == "higher" for name in comparison.metrics)
+        worst = "the lowest of all clients" if higher else "of the client that it is worst for"
+        text += f"; worst: {worst}; unseen: on test samples of classes without training samples"
     return text + "."
 
 
-def personal_table(result: PersonalizationResult) -> Table:
+def personal_table(result: PersonalizationResult, name: str = "") -> Table:
+    """One row per epoch; `name`: a metric other than the headline."""
+    tuned = result.of(name) if name else result.headline
+    metric = find_metric(tuned.metric)
     table = plain_table(
-        f"accuracy in % on each client's own test set, fine-tuning {result.part} at lr {result.lr:g}",
+        f"{metric.heading} on each client's own test set, fine-tuning {result.part} at lr {result.lr:g}",
         ["epochs", "mean ± deviation", "worst", "Q1", "median", "Q3"],
     )
-    for epoch, row in enumerate(result.curve):
+    for epoch, row in enumerate(tuned.curve):
         if row["clients"]:
-            rest = (percent(row[name]) for name in ("worst", "q1", "median", "q3"))
-            name = "0 (initial)" if epoch == 0 else str(epoch)
-            table.add_row(name, percent(row["mean"], row["std"]), *rest)
+            rest = (metric.text(row[name]) for name in ("worst", "q1", "median", "q3"))
+            label = "0 (initial)" if epoch == 0 else str(epoch)
+            table.add_row(label, metric.text(row["mean"], row["std"]), *rest)
     return table
 
 

@@ -8,7 +8,7 @@ own training samples, and is tested on its own test samples before and after.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -23,21 +23,28 @@ from fedloom.engine.client.replica import Replica
 from fedloom.engine.experiment import Experiment
 from fedloom.engine.store import checkpoint
 from fedloom.engine.store.state import State
-from fedloom.engine.tasks.evaluate import EvaluateClient
-from fedloom.engine.tasks.finetune import FineTune
 from fedloom.engine.threads import one_thread
 from fedloom.errors import FedloomError
-from fedloom.evaluation.personalization import REGIONS, TunedPart, check
+from fedloom.evaluation.clients import values_of
+from fedloom.evaluation.fine_tuned import TunedPart
+from fedloom.evaluation.personalization import REGIONS, check
+from fedloom.evaluation.tasks.evaluate import EvaluateClient
+from fedloom.evaluation.tasks.finetune import FineTune
 from fedloom.io.files import read_tensors, write_tensors
 from fedloom.methods.api.context import Objective
 from fedloom.runs.finished import check_finished
 from fedloom.runs.folder import RunFolder
 from fedloom.runs.run import Run
 
+WHEN = ("before", "after")  # fine-tuning
+
 
 @dataclass(frozen=True)
 class Adopted:
-    """A new client's model and how well it does on that client's test samples; None where it has none."""
+    """A new client's model and how well it does on that client's test samples; None where it has none.
+
+    `before` and `curve` are of the headline metric; `others` has the same numbers of the recipe's further metrics.
+    """
 
     path: Path
     part: TunedPart
@@ -50,6 +57,8 @@ class Adopted:
     test: int
     held_out: bool  # whether the test samples were split off from the given ones
     notes: tuple[str, ...] = ()  # what reading the data had to repair
+    metric: str = "accuracy"
+    others: dict[str, tuple[float | None, list[float | None]]] = field(default_factory=dict)  # metric -> before, curve
 
     @property
     def after(self) -> float | None:
@@ -69,7 +78,7 @@ def adopt(
     """Fine-tune the model of a finished run for a client with these samples, and write it to a safetensors file.
 
     `data`: a text as in a recipe, or an object as `fl.run` takes. `lr` defaults to a tenth of the run's own. `hold_out=False`:
-    train on all samples, and leave the accuracy unknown.
+    train on all samples, and leave the metrics unknown.
     """
     folder = RunFolder(run.path if isinstance(run, Run) else run)
     recipe = folder.recipe()
@@ -95,20 +104,30 @@ def adopt(
             buffers.state_rows[0].copy_(experiment.program.messages.state_row)
         plain = EvaluateClient(0, 1, personal=False).perform(replica, buffers, 0)
         report = FineTune(0, list(REGIONS[part]), epochs, rate, loss).perform(replica, buffers, 0)
-    total = report["total"]
+    total, before = report["total"], values_of(plain)
+    curves: dict[str, list[float | None]] = {
+        "accuracy": [right / total if total else None for right in report["correct"]],
+        **report["metrics"],
+    }
+    headline = recipe.headline
     adopted = Adopted(
         path=Path(out),
         part=part,
         epochs=epochs,
         lr=rate,
         loss=loss,
-        before=plain["correct"] / total if total else None,
-        curve=[right / total if total else None for right in report["correct"]],
+        before=before.get(headline),
+        curve=curves[headline],
         train=len(given.train_y),
         test=total,
         held_out=divided,
         notes=given.notes,
+        metric=headline,
+        others={metric: (before.get(metric), curves[metric]) for metric in recipe.metrics[1:]},
     )
+    ends = {headline: (adopted.before, adopted.after)} | {
+        metric: (first, curve[-1]) for metric, (first, curve) in adopted.others.items()
+    }
     metadata = {
         "kind": "adopted",
         "recipe": recipe.digest(),
@@ -117,8 +136,11 @@ def adopt(
         "epochs": str(epochs),
         "lr": repr(rate),
         "loss": loss,
-        "accuracy_before": str(adopted.before),
-        "accuracy_after": str(adopted.after),
+        **{
+            f"{metric}_{when}": str(value)
+            for metric, pair in ends.items()
+            for when, value in zip(WHEN, pair, strict=True)
+        },
         "counts": json.dumps([int(count) for count in torch.bincount(dataset.train_y, minlength=dataset.classes)]),
     }
     try:

@@ -7,6 +7,7 @@ analysis/collect/replay.py. Test images are used for measuring only. docs/analys
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,11 +24,12 @@ from fedloom.analysis.collect.probe import ModelReport, Prober
 from fedloom.analysis.collect.recorder import Recorder
 from fedloom.analysis.collect.replay import replay_round
 from fedloom.analysis.collect.round_means import alignment, norms, train_counts
-from fedloom.analysis.cost import TARGETS, cost
+from fedloom.analysis.cost import check_targets, cost
 from fedloom.analysis.factors import NAMES
 from fedloom.analysis.numbers import mean, to_json
 from fedloom.engine.server.round import Federation
 from fedloom.errors import FedloomError, shown
+from fedloom.evaluation.metrics import find_metric
 from fedloom.io.files import read_lines, write_json
 from fedloom.runs.folder import RunFolder
 
@@ -75,7 +77,7 @@ class AnalysisRequest:
     what: tuple[str, ...]
     clients: tuple[int, ...] | Literal["all"] | None
     images: int | None
-    targets: tuple[float, ...]
+    targets: tuple[float, ...] | None  # of the headline metric; None: those that suit it
 
     @staticmethod
     def of(
@@ -98,7 +100,7 @@ class AnalysisRequest:
             numbers = tuple(sorted({_whole(number) for number in _items(clients)}))
             if not numbers:
                 raise FedloomError("clients: at least one is needed")
-        targets = TARGETS if target is None else tuple(_accuracy(number) for number in _items(target))
+        targets = None if target is None else tuple(_target(number) for number in _items(target))
         return AnalysisRequest(tuple(name for name in WHAT if name in names) or WHAT, numbers, images, targets)
 
     def rows(self, clients: int) -> int:
@@ -106,10 +108,11 @@ class AnalysisRequest:
         return clients if self.clients == "all" else len(self.clients or ())
 
     def local_clients(self, fed: Federation) -> list[int]:
-        """Those named, all, or the first of the last cohort."""
+        """Those named, all, or the first of the last cohort that had any client."""
         count = 1 if fed.experiment.program.pooled else fed.experiment.recipe.clients
         if self.clients is None:
-            return fed.cohort(fed.state.round)[:MOST_CLIENTS]
+            cohorts = (fed.cohort(round) for round in range(fed.state.round, 0, -1))
+            return next((cohort for cohort in cohorts if cohort), [])[:MOST_CLIENTS]
         if self.clients == "all":
             return list(range(count))
         for client in self.clients:
@@ -132,24 +135,25 @@ def _whole(given: object) -> int:
         raise FedloomError(f"clients: numbers such as 0,3,7 or all are expected (got {given})") from None
 
 
-def _accuracy(given: object) -> float:
+def _target(given: object) -> float:
     try:
         value = float(str(given))
     except ValueError:
         value = float("nan")
-    if not 0 < value <= 1:
-        raise FedloomError(f"target: an accuracy above 0 and at most 1 is expected (got {given})")
+    if not math.isfinite(value):
+        raise FedloomError(f"target: numbers such as 0.6,0.8 are expected (got {given})")
     return value
 
 
 def run_analysis(fed: Federation, folder: RunFolder, request: AnalysisRequest, tell: Tell) -> Analysis:
     """Measure and store; the federation is at its last round and stays there."""
-    what, clients = request.what, request.local_clients(fed)
+    what, clients, headline = request.what, request.local_clients(fed), fed.experiment.recipe.headline
+    check_targets(request.targets or (), find_metric(headline))
     sections: dict[str, Any] = {}
     if set(what) != {"cost"}:
         sections |= _of_models(fed, folder, what, clients, request.images, tell)
     if "cost" in what:
-        sections["cost"] = cost(read_lines(folder.rounds), request.targets)
+        sections["cost"] = cost(read_lines(folder.rounds), request.targets, headline)
         columns = ("target", "round", "seconds", "megabytes")
         write_csv(folder.analysis / "cost.csv", columns, sections["cost"]["targets"])
     about: dict[str, Any] = {"round": fed.state.round, "classes": list(fed.experiment.data.dataset.class_names)}

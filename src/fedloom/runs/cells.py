@@ -19,8 +19,9 @@ from fedloom.engine.experiment import prepare
 from fedloom.engine.given import given_recipe
 from fedloom.engine.resolve import resolve
 from fedloom.errors import FedloomError, shown
-from fedloom.evaluation.personalization import TunedPart
-from fedloom.recipe import Recipe, assign
+from fedloom.evaluation.fine_tuned import TunedPart
+from fedloom.evaluation.metrics import check as check_metrics
+from fedloom.recipe import NAMED_GROUPS, Recipe, assign
 
 Point: TypeAlias = tuple[tuple[str, str], ...]  # (("lr", "0.1"), ("epochs", "5"))
 
@@ -91,6 +92,7 @@ def plan(
     for cell in cells[:: len(numbers)]:
         where.check(cell.recipe)
         resolve(prepare(cell.recipe))
+        check_metrics(cell.recipe.metrics)
     return _weighed(cells, fine_tuning)
 
 
@@ -108,7 +110,7 @@ def _points(over: Mapping[str, Sequence[str]]) -> list[Point]:
 
 
 def _full(field: str) -> str:
-    return "data.name" if field == "data" else field  # the data set changes, its preparation stays
+    return f"{field}.name" if field in NAMED_GROUPS else field  # the data set changes, its preparation stays
 
 
 def _weighed(cells: Sequence[Cell], fine_tuning: RelativeFineTuning | None) -> list[Cell]:
@@ -116,7 +118,7 @@ def _weighed(cells: Sequence[Cell], fine_tuning: RelativeFineTuning | None) -> l
     works = []
     for cell in cells:
         r = cell.recipe
-        works.append(r.rounds * r.epochs * r.cohort_size / r.clients + (fine_tuning.epochs if fine_tuning else 0))
+        works.append(r.rounds * r.mean_work * r.cohort_size / r.clients + (fine_tuning.epochs if fine_tuning else 0))
     total, before, weighed = sum(works), 0.0, []
     for cell, work in zip(cells, works, strict=True):
         weighed.append(replace(cell, share=(before / total, (before + work) / total)))

@@ -18,7 +18,7 @@ from fedloom.engine.experiment import prepare
 from fedloom.engine.resolve import resolve
 from fedloom.engine.server.callback import Callbacks, RunCallback
 from fedloom.errors import FedloomError, Interrupted
-from fedloom.evaluation.personalization import PersonalizationResult
+from fedloom.evaluation.fine_tuned import PersonalizationResult
 from fedloom.runs.cells import Cell, RelativeFineTuning
 from fedloom.runs.comparison import Comparison, Result
 from fedloom.runs.folder import RunFolder
@@ -127,6 +127,11 @@ def _refuse_other_recipe(cell: Cell) -> None:
         wanted = wanted.changed(precision=stored.precision)
     if stored.digest() != resolve(prepare(wanted))[0].program.stored_recipe().digest():
         raise FedloomError(f"out: {folder.path} holds a run of another recipe; choose another --name or --out")
+    if lacking := [metric for metric in cell.recipe.metrics if metric not in stored.metrics]:
+        raise FedloomError(
+            f"metrics: the run in {folder.path} has no {lacking[0]}, only {', '.join(stored.metrics)}; choose another "
+            f"--name or --out"
+        )
 
 
 def _personal(cell: Cell, done: Run, fine_tuning: RelativeFineTuning) -> PersonalizationResult:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from fedloom.evaluation.personalization import PersonalizationResult
+from fedloom.errors import FedloomError, shown
+from fedloom.evaluation.fine_tuned import PersonalizationResult
 from fedloom.runs.cells import Cell, Point, RelativeFineTuning
 from fedloom.runs.run import Run
 
@@ -24,23 +27,44 @@ class Result:
         if self.failure is not None:
             return {}
         summary = self.run.summary
+        headline, *others = self.cell.recipe.metrics
+        by_metric = {metric: self._of_metric(metric, summary) for metric in (headline, *others)}
+        first = by_metric[headline]
         values = {
-            "global": float(summary["test_accuracy"]),
-            "client": float(summary["client_accuracy"]["mean"]),
+            "global": first.pop("global"),
+            "client": first.pop("client"),
             "seconds": summary["seconds"] / summary["rounds"],
             "bytes": (summary["bytes_down"] + summary["bytes_up"]) / summary["rounds"],
             "lost": float(summary["lost"]),
+            **first,
         }
-        if "best_by_validation" in summary:
-            values["validation"] = float(self.run.rounds[-1]["validation_accuracy"])
-        if "personal_accuracy" in summary:  # its clients keep regions of their own
-            values["client"] = float(summary["personal_accuracy"]["mean"])
-        if self.personal is not None:
-            values["personal"] = float(self.personal.personal["mean"])
-            values["personal_spread"] = float(self.personal.personal["std"])
-            values["worst"] = float(self.personal.personal["worst"])
-            values["unseen"] = float(self.personal.unseen[1].get("mean", math.nan))  # nan: every client saw every class
+        for metric in others:
+            values |= {column(name, metric, headline): value for name, value in by_metric[metric].items()}
         return values
+
+    def _of_metric(self, metric: str, summary: Mapping[str, Any]) -> dict[str, float]:
+        """Its values by column; NaN where it is undefined."""
+        # of methods whose clients have models of their own, these are shown
+        clients = summary.get(f"personal_{metric}", summary[f"client_{metric}"])
+        values = {"global": _number(summary[f"test_{metric}"]), "client": _number(clients.get("mean"))}
+        if "best_by_validation" in summary:
+            values["validation"] = _number(self.run.rounds[-1].get(f"validation_{metric}"))
+        if self.personal is not None:
+            tuned = self.personal.of(metric)
+            values["personal"] = _number(tuned.personal.get("mean"))
+            values["personal_spread"] = _number(tuned.personal.get("std"))
+            values["worst"] = _number(tuned.personal.get("worst"))
+            values["unseen"] = _number(tuned.unseen[1].get("mean"))  # NaN: every client saw every class
+        return values
+
+
+def column(name: str, metric: str, headline: str) -> str:
+    """The name of a value in tables and files: global, client ... of the headline, global_macro_f1 ... of the others."""
+    return name if metric == headline else f"{name}_{metric}"
+
+
+def _number(value: float | None) -> float:
+    return math.nan if value is None else float(value)
 
 
 @dataclass(frozen=True)
@@ -62,6 +86,17 @@ class Comparison:
     @property
     def seeds(self) -> list[int]:
         return list(dict.fromkeys(result.cell.seed for result in self.results))
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """The first is the headline: that of `mean(row, "global")`."""
+        return self.results[0].cell.recipe.metrics
+
+    def metric(self, row: str, name: str, of: str = "global", point: Point | None = None) -> float:
+        """Mean over seeds of a metric: `metric("fedavg", "macro_f1", of="client")`."""
+        if name not in self.metrics:
+            raise FedloomError(f"metrics: the comparison has no {shown(name)}; it has {', '.join(self.metrics)}")
+        return self.mean(row, column(of, name, self.metrics[0]), point)
 
     @property
     def failures(self) -> list[Result]:

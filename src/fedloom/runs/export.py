@@ -28,10 +28,12 @@ from fedloom.data import Pipeline
 from fedloom.engine.experiment import Experiment
 from fedloom.engine.inputs import RunInputs
 from fedloom.engine.program import Program
-from fedloom.engine.tasks.finetune import FineTune
 from fedloom.engine.threads import one_thread
 from fedloom.errors import FedloomError
-from fedloom.evaluation.personalization import REGIONS, TunedPart, check
+from fedloom.evaluation.fine_tuned import TunedPart
+from fedloom.evaluation.measure import Values
+from fedloom.evaluation.personalization import REGIONS, check
+from fedloom.evaluation.tasks.finetune import FineTune
 from fedloom.io.digest import digest
 from fedloom.io.files import read_tensors, write, write_json
 from fedloom.methods import Part
@@ -105,9 +107,10 @@ def export(
     counts: Tensor | None
     if client is not None:
         rate = recipe.lr / 10 if lr is None else lr
-        experiment, tensors, counts, accuracy = _client(folder, client, part, epochs, rate, loss)
+        experiment, tensors, counts, values = _client(folder, client, part, epochs, rate, loss)
         program, inputs = experiment.program, RunInputs.of(experiment)
-        description |= {"model": f"client {client}", "accuracy_on_its_test_images": accuracy}
+        on_its_test = {f"{metric}_on_its_test_images": value for metric, value in values.items()}
+        description |= {"model": f"client {client}", **on_its_test}
         if epochs:
             description["fine_tuned"] = {"part": part, "epochs": epochs, "lr": rate, "loss": loss}
     else:
@@ -126,7 +129,7 @@ def export(
 
 def _client(
     folder: RunFolder, client: int, part: TunedPart, epochs: int, lr: float, loss: Objective
-) -> tuple[Experiment, dict[str, Tensor], Tensor, float | None]:
+) -> tuple[Experiment, dict[str, Tensor], Tensor, Values]:
     """A client's own model at the end of the run, optionally fine-tuned; needs the run's data."""
     experiment = folder.experiment()
     if not 0 <= client < experiment.data.partition.clients:
@@ -142,7 +145,9 @@ def _client(
         tensors = experiment.program.layout.tensors(replica.weights.storage.cpu())
     labels = experiment.data.at(experiment.recipe.rounds).train(client).y
     counts = torch.bincount(labels, minlength=experiment.data.dataset.classes).float()
-    return experiment, tensors, counts, report["correct"][-1] / report["total"] if report["total"] else None
+    accuracy = report["correct"][-1] / report["total"] if report["total"] else None
+    others = {metric: values[-1] for metric, values in report["metrics"].items()}
+    return experiment, tensors, counts, {"accuracy": accuracy, **others}
 
 
 def _from_file(

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 from fedloom.engine.backends import select as where
 from fedloom.engine.experiment import Experiment
+from fedloom.engine.server.cohort import largest_cohort
 from fedloom.engine.server.round import Federation
 from fedloom.engine.store.client_state import ClientStateStore
 from fedloom.engine.store.ledger import Ledger
@@ -32,5 +33,5 @@ def federation(experiment: Experiment, folder: RunFolder, rows: int = 0, spawned
         )
         if on_sites and experiment.recipe.workers == "ray":  # the sites' placeholder images exist in this process only
             experiment = experiment.with_recipe(experiment.recipe.changed(workers="auto"))
-        with where.running(experiment, max(experiment.recipe.cohort_size, rows), spawned) as (buffers, workers):
+        with where.running(experiment, max(largest_cohort(experiment.recipe), rows), spawned) as (buffers, workers):
             yield Federation(experiment, State(experiment), client_state, buffers, workers)

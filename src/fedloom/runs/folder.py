@@ -52,6 +52,7 @@ class RunFolder:
         self.rounds = self.path / "rounds.jsonl"
         self.clients = self.path / "clients.jsonl"
         self.summary = self.path / "summary.json"
+        self.metrics = self.path / "metrics.json"  # titles and directions, for readers without the user's code
         self.checkpoints = self.path / "checkpoints"
         self.client_memory = self.checkpoints / "clients"
         self.analysis = self.path / "analysis"

@@ -11,19 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedloom.errors import FedloomError
-from fedloom.evaluation.personalization import (
-    UNSEEN,
-    PersonalizationResult,
-    TunedPart,
-    check,
-    fine_tune,
-    initial_accuracy,
-)
+from fedloom.evaluation.fine_tuned import PersonalizationResult, TunedPart
+from fedloom.evaluation.personalization import UNSEEN, check, fine_tune, initial_values
 from fedloom.io.files import read_json, read_lines, write_json
 from fedloom.methods.api.context import Objective
 from fedloom.runs.federation import federation
 from fedloom.runs.finished import check_finished, restore_finished
 from fedloom.runs.folder import RunFolder
+from fedloom.runs.metrics import import_metrics
 from fedloom.runs.run import Run
 
 Progress = Callable[[str, int, int], None]  # which combination, clients done, clients in all
@@ -64,8 +59,11 @@ def personalize_run(
     if unseen < 0:
         raise FedloomError(f"unseen: must not be negative (got {unseen})")
     digest = Run(folder.path).summary["digest"] if unseen == UNSEEN else ""  # other outcomes are not reused
+    recipe = folder.recipe()
+    import_metrics(recipe)
     outcomes = {
-        t: None if again else stored(folder, t.part, t.epochs, t.lr, t.loss, digest, sample) for t in fine_tunings
+        t: None if again else stored(folder, t.part, t.epochs, t.lr, t.loss, digest, sample, recipe.metrics)
+        for t in fine_tunings
     }
     if all(outcomes.values()):
         return [outcome for outcome in outcomes.values() if outcome]
@@ -73,11 +71,11 @@ def personalize_run(
     for t in fine_tunings:
         check(experiment.program.layout.regions, t.part, t.epochs, t.lr, t.loss)
     lines = read_lines(folder.clients)
-    global_accuracy = lines[-1]["accuracy"] if lines else []
+    on_global = {metric: lines[-1].get(metric, []) for metric in experiment.recipe.metrics} if lines else {}
     clients = min(experiment.data.partition.clients, sample or experiment.data.partition.clients)
     with federation(experiment, folder) as fed:
         restore_finished(fed, folder)
-        initial = initial_accuracy(fed, unseen, sample)
+        initial = initial_values(fed, unseen, sample)
         for t, stored_outcome in outcomes.items():
             if stored_outcome is not None:
                 continue
@@ -100,7 +98,7 @@ def personalize_run(
                 loss=t.loss,
                 unseen=unseen,
                 initial=initial,
-                global_accuracy=global_accuracy,
+                on_global=on_global,
                 sample=sample,
             )
             store(folder, outcome, digest)
@@ -122,9 +120,16 @@ def _place(folder: RunFolder, part: TunedPart, epochs: int, lr: float, loss: Obj
 
 
 def stored(
-    folder: RunFolder, part: TunedPart, epochs: int, lr: float, loss: Objective, digest: str, sample: int | None = None
+    folder: RunFolder,
+    part: TunedPart,
+    epochs: int,
+    lr: float,
+    loss: Objective,
+    digest: str,
+    sample: int | None = None,
+    metrics: Sequence[str] = ("accuracy",),
 ) -> PersonalizationResult | None:
-    """The stored outcome for these weights, if there is one."""
+    """The stored outcome for these weights, with all of these metrics, if there is one."""
     stored_json = read_json(_place(folder, part, epochs, lr, loss, sample))
     if (
         not isinstance(stored_json, dict)
@@ -134,6 +139,6 @@ def stored(
     ):
         return None
     try:
-        return PersonalizationResult.from_json(stored_json)
+        return PersonalizationResult.from_json(stored_json, metrics)
     except (KeyError, TypeError, ValueError):
-        return None  # written by another version: it is made again
+        return None  # written by another version, or without one of the metrics: it is made again

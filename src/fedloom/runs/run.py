@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from torch import Tensor
 
@@ -19,16 +19,20 @@ from fedloom.engine.resolve import resolve
 from fedloom.engine.server.callback import Callbacks, RunCallback
 from fedloom.engine.server.round import Federation
 from fedloom.engine.store import checkpoint
-from fedloom.errors import DISK, FedloomError, Interrupted, TooFew, Unwritable
-from fedloom.evaluation.accuracy import evaluate_clients, evaluate_global, summarize
+from fedloom.errors import DISK, FedloomError, Interrupted, TooFew, Unwritable, shown
+from fedloom.evaluation.clients import evaluate_clients, summarize_clients
+from fedloom.evaluation.global_model import evaluate_global
 from fedloom.io.files import read_json, read_lines, read_tensors, replace_lines
 from fedloom.io.logs import RunLog
 from fedloom.recipe import Recipe
 from fedloom.runs.federation import federation
 from fedloom.runs.folder import RunFolder, create, place
 from fedloom.runs.interrupts import Interrupts
+from fedloom.runs.metrics import check_metrics, describe_metrics
 from fedloom.runs.summary import write_summary
 from fedloom.track import Tracking, check
+
+Evaluated = Literal["test", "clean_test", "validation", "client", "personal"]
 
 
 @dataclass(frozen=True)
@@ -70,6 +74,39 @@ class Run:
             )
 
     @property
+    def metrics(self) -> tuple[str, ...]:
+        """The metrics of its recipe; the first is the headline."""
+        return self.recipe.metrics
+
+    def metric(self, name: str | None = None, of: Evaluated = "test") -> float | None:
+        """A metric after the last round, by default the headline; of clients and personal models the mean over clients.
+
+        None where it is undefined, or where there is no such evaluation.
+        """
+        value = self.summary.get(f"{of}_{self._known(name)}")
+        if of == "validation":
+            value = self.rounds[-1].get(f"validation_{self._known(name)}")
+        mean: float | None = value.get("mean") if isinstance(value, dict) else value
+        return mean
+
+    def curve(self, name: str | None = None, of: Evaluated = "test") -> dict[int, float | None]:
+        """A metric by round, for the rounds after which it was evaluated."""
+        key = f"{of}_{self._known(name)}"
+        return {line["round"]: line[key] for line in self.rounds if key in line}
+
+    @property
+    def best_round(self) -> int | None:
+        """The round with the best headline metric on validation samples; None where none are held out."""
+        best: int | None = self.summary.get("best_round")
+        return best
+
+    def _known(self, name: str | None) -> str:
+        metrics = self.metrics
+        if name is not None and name not in metrics:
+            raise FedloomError(f"metrics: the run has no {shown(name)}; it has {', '.join(metrics)}")
+        return name or metrics[0]
+
+    @property
     def weights(self) -> dict[str, Tensor]:
         """The served weights by name."""
         return read_tensors(self.path / "final.safetensors")[0]
@@ -81,6 +118,7 @@ def start(recipe: Recipe, callbacks: Sequence[RunCallback] = ()) -> Run:
     where.check(recipe)
     callback = Callbacks(*callbacks)
     experiment, notes = resolve(prepare(recipe))
+    metric_notes = check_metrics(experiment)
     with where.session():
         backend_note = where.rehearse(experiment)
         path = place(recipe, recipe.method)
@@ -88,7 +126,7 @@ def start(recipe: Recipe, callbacks: Sequence[RunCallback] = ()) -> Run:
         experiment = experiment.with_recipe(experiment.program.stored_recipe().changed(name=name, out=str(path)))
         origin = experiment.program.origin
         data_notes = [f"data: {note}" for note in experiment.data.dataset.notes]
-        for note in (describe_origin(origin) if origin else None, backend_note, *notes, *data_notes):
+        for note in (describe_origin(origin) if origin else None, backend_note, *notes, *data_notes, *metric_notes):
             if note:
                 callback.note(note)
         return go(experiment, create(experiment, path), callback)
@@ -124,12 +162,14 @@ def go(
     """From the newest checkpoint, if there is one, to the last round; `make_federation` decides where clients run."""
     recipe = experiment.recipe
     identity = recipe.digest()
+    check_metrics(experiment)
     with (
         _resumable(folder),
         folder.held(),
         make_federation(experiment, folder) as fed,
         Interrupts() as interrupts,
     ):
+        describe_metrics(folder, recipe)
         state, log = fed.state, folder.log()
         for text in checkpoint.restore(folder.checkpoints, state, fed.client_state, identity, log):
             callback.note(f"skipped a checkpoint: {text}")
@@ -220,11 +260,12 @@ def _evaluate(fed: Federation, log: RunLog) -> dict[str, Any]:
     if not (due or clients_due):
         return {}
     began = time.perf_counter()
-    accuracies: dict[str, Any] = dict(evaluate_global(fed))
+    values: dict[str, Any] = dict(evaluate_global(fed))
     if clients_due:
         each = evaluate_clients(fed)
         log.add_clients({"round": number, **each})
-        accuracies["client_accuracy"] = summarize(each["accuracy"]).get("mean")
-        if "personal_accuracy" in each:
-            accuracies["personal_accuracy"] = summarize(each["personal_accuracy"]).get("mean")
-    return {**accuracies, "evaluation_seconds": round(time.perf_counter() - began, 6)}
+        summaries = summarize_clients(each, recipe.metrics)
+        values |= {name: summary.get("mean") for name, summary in summaries.items()}
+        if undefined := {name: summary["undefined"] for name, summary in summaries.items() if "undefined" in summary}:
+            values["undefined"] = undefined
+    return {**values, "evaluation_seconds": round(time.perf_counter() - began, 6)}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,34 +13,25 @@ import torch
 
 from fedloom.engine.server.round import Federation
 from fedloom.engine.timing import seconds_by
-from fedloom.evaluation.accuracy import has_personal_models, summarize
+from fedloom.evaluation.clients import summarize_clients
+from fedloom.evaluation.metrics import find_metric
 from fedloom.io.digest import digest
 from fedloom.io.files import read_lines, write_json, write_tensors
+from fedloom.recipe import Recipe
 from fedloom.runs.folder import RunFolder
 from fedloom.version import __version__
 
 
 def write_summary(fed: Federation, folder: RunFolder) -> None:
     """Write final.safetensors and summary.json of a federation at its last round."""
-    experiment, state = fed.experiment, fed.state
+    experiment, state, recipe = fed.experiment, fed.state, fed.experiment.recipe
     tensors = experiment.program.layout.tensors(state.whole(state.served()["w"]))
     lines, each = read_lines(folder.rounds), read_lines(folder.clients)[-1]
     write_tensors(folder.final, tensors, {"recipe": experiment.recipe.digest(), "round": str(state.round)})
     summary: dict[str, Any] = {
         "method": str(experiment.program.method),
-        "test_accuracy": lines[-1]["test_accuracy"],
-        "client_accuracy": summarize(each["accuracy"]),
-    }
-    summary |= {name: lines[-1][name] for name in ("clean_test_accuracy", "domain_accuracy") if name in lines[-1]}
-    if has_personal_models(fed):
-        summary["personal_accuracy"] = summarize(each["personal_accuracy"])
-    if len(experiment.data.validation):
-        best = max(
-            (line for line in lines if "validation_accuracy" in line), key=lambda line: line["validation_accuracy"]
-        )
-        names = ("round", "validation_accuracy", "test_accuracy")
-        summary["best_by_validation"] = {name: best[name] for name in names}
-    summary |= {
+        **_metrics(recipe, lines[-1], summarize_clients(each, recipe.metrics)),
+        **best_by_validation(recipe, lines),
         "train_loss": lines[-1]["train_loss"],
         "rounds": state.round,
         "lost": sum(line["lost"] for line in lines),
@@ -76,6 +68,33 @@ def write_summary(fed: Federation, folder: RunFolder) -> None:
     for part in experiment.program.method.hooked("summary"):
         summary = {**part.summary(experiment.program.plan()), **summary}
     write_json(folder.summary, summary)
+
+
+def _metrics(recipe: Recipe, last: dict[str, Any], clients: dict[str, Any]) -> dict[str, Any]:
+    """All metrics after the last round; `clients`: mean and quartiles over clients, by name."""
+    values: dict[str, Any] = {}
+    for metric in recipe.metrics:
+        if f"test_{metric}" not in last:  # added to the recipe after the last round
+            continue
+        values |= {f"test_{metric}": last[f"test_{metric}"], f"client_{metric}": clients[f"client_{metric}"]}
+        names = (f"{kind}_{metric}" for kind in ("clean_test", "domain", "class"))
+        values |= {name: last[name] for name in names if name in last}
+        if f"personal_{metric}" in clients:
+            values[f"personal_{metric}"] = clients[f"personal_{metric}"]
+    return values | {name: last[name] for name in ("site_means",) if name in last}
+
+
+def best_by_validation(recipe: Recipe, lines: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The round whose headline metric is best on validation samples, the first of equals; never selected on test samples."""
+    headline, name = find_metric(recipe.headline), f"validation_{recipe.headline}"
+    best: dict[str, Any] | None = None
+    for line in lines:
+        if line.get(name) is not None and (best is None or headline.is_better(line[name], best[name])):
+            best = line
+    if best is None:
+        return {}
+    names = ("round", *(f"{kind}_{metric}" for kind in ("validation", "test") for metric in recipe.metrics))
+    return {"best_by_validation": {name: best.get(name) for name in names}, "best_round": best["round"]}
 
 
 def _processor() -> str:

@@ -14,7 +14,7 @@ from fedloom.errors import FedloomError, shown
 from fedloom.recipe import Recipe
 from fedloom.track import trackers
 
-NOT_LOGGED = ("round", "cohort", "lost_clients")
+NOT_LOGGED = ("round", "cohort", "work", "lost_clients")
 
 
 class Tracker(Protocol):

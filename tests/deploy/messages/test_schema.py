@@ -34,6 +34,7 @@ from fedloom.deploy.messages.schema import (
 )
 from fedloom.engine.tasks import TASKS, Task
 from fedloom.errors import FedloomError
+from fedloom.recipe import Recipe
 
 REMOTE = {name: task for name, task in TASKS.items() if task.remote}
 
@@ -104,7 +105,7 @@ def order_type(kind: str) -> type[Order]:
 def report_type(kind: str) -> type[StrictModel]:
     """The report that answers an order: of a task as it declares it, of the others as the code that sends them asks for."""
     if kind in REMOTE:
-        return report_model(REMOTE[kind])
+        return report_model(REMOTE[kind], Recipe())
     return SiteFacts if kind in ("hello", "join") else EmptyReport
 
 

@@ -77,7 +77,7 @@ def ask(site: tuple[Loopback, Recipe], federation: Any, kind: str) -> Any:
         training = {"kind": "task", "task": "train", "arguments": {"round": 1}, "into": 1, "keep": []}
         order, groups = {"at": 0, **(training if kind == "train" else {})}, {"down": {}}
     order = {"kind": kind, "federation": federation, **order}
-    report = {"join": SiteFacts, "train": report_model(Train)}.get(kind, EmptyReport)
+    report = {"join": SiteFacts, "train": report_model(Train, Recipe())}.get(kind, EmptyReport)
     answers = FlowerTransport(nodes, recipe.digest()).exchange({100: (order, groups)}, 5, report=report)
     return answers[100]
 

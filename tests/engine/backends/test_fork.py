@@ -15,8 +15,8 @@ from fedloom.engine.backends.fork import count
 from fedloom.engine.buffers import SharedBuffers
 from fedloom.engine.client.replica import Replica
 from fedloom.engine.tasks import TASKS, Assignment, Report, Task
-from fedloom.engine.tasks.evaluate import EvaluateClient
 from fedloom.errors import Interrupted
+from fedloom.evaluation.tasks.evaluate import EvaluateClient
 from fedloom.runs.folder import RunFolder
 from fedloom.runs.run import federation
 

@@ -23,7 +23,7 @@ from fedloom.engine.client.vmap.clients import aligned_batches
 from fedloom.engine.experiment import prepare
 from fedloom.engine.server.local_training import vmap_groups
 from fedloom.engine.store.state import State
-from fedloom.methods import Batch, ClientContext
+from fedloom.methods import Batch, ClientContext, Phase
 from fedloom.methods.api.registry import PARTS
 from fedloom.recipe import recipe
 
@@ -247,7 +247,7 @@ def test_every_client_gets_its_own_batches_in_its_own_order(augment: str) -> Non
     expected = [[batch for _ in range(2) for batch in one.own.epoch(one.generator)] for one in clients()]
     received: list[list[tuple[Tensor, ...]]] = [[] for _ in range(4)]
     together = Counter[int]()
-    for batches in aligned_batches(clients(), 2):
+    for batches in aligned_batches(clients(), [Phase(2)] * 4):
         together[len(batches.numbers)] += 1
         for place, row in enumerate(batches.numbers):
             received[row].append((batches.x[place], batches.y[place], batches.index[place]))

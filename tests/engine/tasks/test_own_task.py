@@ -79,9 +79,9 @@ def test_orders_and_reports_of_such_a_task_are_checked_by_what_it_declares() -> 
     with pytest.raises(FedloomError):
         parse_order(json.dumps({**order, "arguments": {**order["arguments"], "label": "three"}}))
     reply = parse_reply(
-        json.dumps({"client": 2, "digest": "", "report": {"images": 7, "norm": 1.5}}), report_model(task)
+        json.dumps({"client": 2, "digest": "", "report": {"images": 7, "norm": 1.5}}), report_model(task, recipe({}))
     )
     assert reply.report.model_dump() == {"images": 7, "norm": 1.5}
     for wrong in ({"images": -1, "norm": 1.5}, {"images": 7}, {"images": 7, "norm": 1.5, "labels": [3]}):
         with pytest.raises(FedloomError):
-            parse_reply(json.dumps({"client": 2, "digest": "", "report": wrong}), report_model(task))
+            parse_reply(json.dumps({"client": 2, "digest": "", "report": wrong}), report_model(task, recipe({})))

@@ -14,6 +14,7 @@ from fedloom.engine.about import about
 from fedloom.engine.experiment import Experiment
 from fedloom.engine.sites import Where
 from fedloom.errors import FedloomError
+from fedloom.evaluation.metrics import check as check_metrics
 from fedloom.io.user_code import import_parts
 from fedloom.methods import method
 from fedloom.methods.api.secure_sums import check_sums
@@ -96,6 +97,7 @@ def read(module: str | Path) -> Recipe:
 
 def canonical(given: Recipe) -> Recipe:
     import_parts(given.parts)
+    check_metrics(given.metrics)
     if given.precision == "auto":
         raise FedloomError(
             "precision: auto is decided by one machine's processor, and nodes have others; write fp32 or bf16"
@@ -120,6 +122,11 @@ def check_secure(experiment: Experiment) -> None:
     recipe = experiment.recipe
     with about("deploy.secure_aggregation"):
         check_sums(experiment.program.method, recipe.weighting, experiment.program.messages.queries)
+        if recipe.participation == "bernoulli":
+            raise FedloomError(
+                "with participation: bernoulli a round may have 1 client, and the sum would be its upload; "
+                "set participation to fixed"
+            )
         if recipe.cohort_size < 2:
             raise FedloomError("a round has 1 client, so the sum would be its upload; raise fraction or clients")
         settings = recipe.deploy.secure_aggregation

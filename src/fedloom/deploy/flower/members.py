@@ -18,6 +18,7 @@ from fedloom.deploy.keys.identity import KeyBindings
 from fedloom.deploy.messages.schema import FederationInfo, Reply, SiteFacts
 from fedloom.deploy.messages.wire import OutgoingOrder
 from fedloom.engine.experiment import Experiment
+from fedloom.io.digest import digest
 
 MAX_MISSED = 2  # orders in a row without an answer, after which a node is no member any more
 MAX_DOUBLINGS = 6  # of the pause before such a node is asked again
@@ -101,8 +102,11 @@ class Members:
     # joining
 
     def _invitation(self, node: int) -> OutgoingOrder:
-        initial = {"initial": self.experiment.program.layout.tensors(self.experiment.program.initial)}
-        return {"kind": "join", "info": self.info.to_json(), **self.bindings.challenge(node)}, initial
+        layout = self.experiment.program.layout
+        initial = layout.tensors(self.experiment.program.initial)
+        base = {name: initial.pop(name) for name in layout.regions.base}
+        order = {"kind": "join", "info": self.info.to_json(), **self.bindings.challenge(node)}
+        return order | ({"base": digest(base)} if base else {}), {"initial": initial}
 
     def _admit(self, node: int, reply: Reply) -> None:
         """Take in a node that answered the invitation, or note why not."""

@@ -120,7 +120,7 @@ class Nodes:
                 on_answer,
                 self._expected(first),
                 self.members.refresh_while_waiting,
-                report_model(type(first)),
+                report_model(type(first), self.experiment.recipe),
                 message_type(first),
             )
             results = {

@@ -18,8 +18,11 @@ from fedloom.deploy.secagg.encoding import HEADER
 from fedloom.engine.experiment import Experiment, prepare
 from fedloom.engine.federated_data import Public
 from fedloom.engine.sites import Sites, sized
-from fedloom.engine.tasks import TASKS, Task
+from fedloom.engine.tasks import Task
 from fedloom.engine.tensor_layout import Item, TensorLayout
+from fedloom.evaluation.metrics import find_metric
+from fedloom.evaluation.tasks import TASKS
+from fedloom.evaluation.tasks.evaluate import PREFIX
 from fedloom.methods.api.context import Query
 from fedloom.recipe import Recipe
 
@@ -105,7 +108,7 @@ def plan(experiment: Experiment, recipe: Recipe | None = None) -> DisclosurePlan
     for occasion, task in _occasions(messages.queries.values()):
         sent[occasion] = [
             *(rows(tensors[occasion]) if occasion in tensors else []),
-            *(PlanRow(name, "number", BYTES, NUMBERS.get(name, "")) for name in task.reports),
+            *(PlanRow(name, "number", BYTES, _number(name)) for name in task.reported(recipe or experiment.recipe)),
         ]
     if experiment.recipe.deploy.secure_aggregation is not None:
         sent[ROUND] = _masked([row.name for row in rows(messages.up)], experiment)
@@ -115,7 +118,9 @@ def plan(experiment: Experiment, recipe: Recipe | None = None) -> DisclosurePlan
     stays = [PlanRow("inputs, labels", "", 0, "the data, their path, the log of the node")]
     for item in messages.state.items:
         what = about.get(_part(item), "its own running statistics")
-        if item.name == "personal":
+        if item.name.startswith("optimizer_"):
+            what = "of its local optimizer (optimizer.keep)"
+        elif item.name == "personal":
             what = "its own weights: " + ", ".join(personal)
         stays.append(PlanRow(item.name, _kind(item), item.nbytes, what))
     down = [row for row in rows(messages.down) if not row.name.startswith("fixed.")]
@@ -123,6 +128,14 @@ def plan(experiment: Experiment, recipe: Recipe | None = None) -> DisclosurePlan
         PlanRow(row.name, row.kind, row.nbytes, row.what + " (message of a query)") for row in rows(messages.message)
     ]
     return DisclosurePlan(recipe or experiment.recipe, sections, stays, down)
+
+
+def _number(name: str) -> str:
+    if name.startswith(PREFIX):
+        return (
+            f"{find_metric(name.removeprefix(PREFIX)).title} on its own test images, with the global or its own model"
+        )
+    return NUMBERS.get(name, "")
 
 
 def _occasions(queries: Collection[Query]) -> Iterator[tuple[str, Task]]:

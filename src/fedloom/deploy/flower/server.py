@@ -28,12 +28,14 @@ from fedloom.engine.buffers import SharedBuffers
 from fedloom.engine.client.replica import Replica
 from fedloom.engine.experiment import Experiment, prepare
 from fedloom.engine.server.callback import RunCallback
+from fedloom.engine.server.cohort import largest_cohort
 from fedloom.engine.server.round import Federation
 from fedloom.engine.sites import Sites, sized
 from fedloom.engine.store.ledger import Ledger
 from fedloom.engine.store.state import State
 from fedloom.engine.threads import one_thread
 from fedloom.errors import FedloomError, TooFew
+from fedloom.evaluation.metrics import Metric, find_metric
 from fedloom.recipe import Recipe
 from fedloom.runs.folder import RunFolder, create, refuse_existing
 from fedloom.runs.run import Run, go
@@ -63,7 +65,9 @@ def serve(recipe: Recipe, settings: Settings, grid: Grid) -> Run:
     bindings.keep(folder.nodes)
     run = go(experiment.as_deployed(), folder, log, _backend(grid, log, bindings))
     summary = run.summary
-    log.say(f"done: test accuracy {_percent(summary['test_accuracy'])}, {summary['lost']} uploads lost")
+    headline = find_metric(recipe.headline)
+    value = summary.get(f"test_{headline.name}")
+    log.say(f"done: test {headline.title} {_text(headline, value)}, {summary['lost']} uploads lost")
     log.say(f"run folder: {run.path}")
     return run
 
@@ -107,7 +111,8 @@ def _resumed(
         raise FedloomError(f"out: {path} is finished")
     tested = load(sites.test, recipe.data.resize) if sites.test else None
     experiment = folder.experiment(sites.dataset(tested) if sites.data == "sites" else None)
-    experiment = experiment.with_recipe(stored.changed(deploy=recipe.deploy.model_dump()))
+    # nodes have the app's recipe, so they report its metrics
+    experiment = experiment.with_recipe(stored.changed(deploy=recipe.deploy.model_dump(), metrics=recipe.metrics))
     app.check_federated(experiment)
     return experiment, folder, KeyBindings(sites.federation, recipe.digest(), roster)
 
@@ -172,7 +177,7 @@ def _backend(
         sites = Sites.read(folder.sites)
         assert sites is not None
         with one_thread():
-            buffers = SharedBuffers(experiment, recipe.cohort_size)
+            buffers = SharedBuffers(experiment, largest_cohort(recipe))
             ledger = Ledger(messages.state, messages.state_row, folder.client_memory, 0)
             task = experiment.program.task
             info = FederationInfo(sites, task.samples, task.public, task.labeled)
@@ -194,13 +199,13 @@ class LogCallback(RunCallback):
     """Prints the progress of a run as lines for a log."""
 
     def __init__(self) -> None:
-        self._rounds = 0
+        self._rounds, self._headline = 0, find_metric("accuracy")
 
     def say(self, text: str) -> None:
         print(f"fedloom: {text}", flush=True)
 
     def run_started(self, experiment: Experiment, folder: Path, rounds_done: int) -> None:
-        self._rounds = experiment.recipe.rounds
+        self._rounds, self._headline = experiment.recipe.rounds, find_metric(experiment.recipe.headline)
         resumed = f", continuing after round {rounds_done}" if rounds_done else ""
         self.say(
             f"{experiment.program.method} on {experiment.recipe.clients} clients, recipe {experiment.recipe.digest()}{resumed}"
@@ -208,7 +213,8 @@ class LogCallback(RunCallback):
 
     def round_ended(self, line: dict[str, Any]) -> None:
         loss = "–" if line["train_loss"] is None else f"{line['train_loss']:.4f}"
-        test = f", test {_percent(line['test_accuracy'])}" if "test_accuracy" in line else ""
+        name = f"test_{self._headline.name}"
+        test = f", test {_text(self._headline, line[name])}" if name in line else ""
         lost = "".join(f", lost client {k}: {why}" for k, why in line.get("lost_clients", {}).items())
         self.say(f"round {line['round']}/{self._rounds}: loss {loss}{test}, {line['seconds']:.1f} s{lost}")
 
@@ -216,5 +222,7 @@ class LogCallback(RunCallback):
         self.say(text)
 
 
-def _percent(value: float | None) -> str:
-    return "unknown" if value is None else f"{100 * value:.1f} %"
+def _text(metric: Metric, value: float | None) -> str:
+    if value is None:
+        return "unknown"
+    return f"{metric.text(value)} %" if metric.format == "percent" else metric.text(value)

@@ -4,7 +4,7 @@ A message is parsed here once, on arrival, into frozen typed values; no other co
 have a range, strings a length and no control characters, and unknown fields are refused. A message that does not fit raises a
 FedloomError with a short sentence, never another exception.
 
-Orders and reports of tasks are not listed here: they are derived from the fields and `reports` of the task classes.
+Orders and reports of tasks are not listed here: they are derived from the fields and `reported` of the task classes.
 The ranges are what the code can handle. How large a site's claims may be is decided by the recipe; see `claims.py`.
 """
 
@@ -33,9 +33,11 @@ from pydantic import (
 from fedloom.data import InputSpec, Kind
 from fedloom.data.inputs import MOST_TOKENS
 from fedloom.engine.sites import Sites
-from fedloom.engine.tasks import TASKS, Task
+from fedloom.engine.tasks import Task
 from fedloom.engine.tasks.task import Number
 from fedloom.errors import CONTROL, FedloomError, cleaned, shown
+from fedloom.evaluation.tasks import TASKS
+from fedloom.recipe import Recipe
 
 MAX_CHARACTERS = 4 << 20  # of a message's text
 MAX_DEPTH = 8  # of nested brackets; the join order needs three
@@ -166,13 +168,17 @@ class SiteFacts(Proof):
     version: Name
 
 
-NUMBERS: Mapping[Number, Any] = {"count": Count, "seconds": Seconds, "loss": Loss}
+NUMBERS: Mapping[Number, Any] = {"count": Count, "seconds": Seconds, "loss": Loss, "metric": Loss}
+
+
+def report_model(task: type[Task], recipe: Recipe) -> type[StrictModel]:
+    """The schema of a task's report under a recipe, derived from `Task.reported`."""
+    return _report_model(task, tuple(task.reported(recipe).items()))
 
 
 @cache
-def report_model(task: type[Task]) -> type[StrictModel]:
-    """The schema of a task's report, derived from `Task.reports`."""
-    numbers: dict[str, Any] = {name: (NUMBERS[number], ...) for name, number in task.reports.items()}
+def _report_model(task: type[Task], declared: tuple[tuple[str, Number], ...]) -> type[StrictModel]:
+    numbers: dict[str, Any] = {name: (NUMBERS[number], ...) for name, number in declared}
     return create_model(f"{task.__name__}Report", __base__=StrictModel, **numbers)
 
 
@@ -310,6 +316,7 @@ class HelloOrder(Challenge):
 class JoinOrder(Challenge):
     kind: Literal["join"]
     info: _FederationInfo
+    base: Digest | None = None  # of a frozen base, which is not sent: the site builds it by itself
 
     @model_validator(mode="after")
     def _one_federation(self) -> JoinOrder:

@@ -39,9 +39,9 @@ def own_dataset(recipe: Recipe, node: NodeConfig) -> Dataset:
 
 
 def site_experiment(
-    recipe: Recipe, node: NodeConfig, info: FederationInfo, initial: Mapping[str, Tensor]
+    recipe: Recipe, node: NodeConfig, info: FederationInfo, initial: Mapping[str, Tensor] | None
 ) -> Experiment:
-    """The server's experiment with the data of this site only."""
+    """The server's experiment with the data of this site only. Without `initial`, weights are initialized here."""
     if info.sites.data == "split":
         if node.data is not None:
             raise Refusal("node config: data is given, but this federation is a trial on the recipe's own data")

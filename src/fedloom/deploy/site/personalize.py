@@ -14,17 +14,22 @@ from fedloom.deploy.messages.checked import pack_checked
 from fedloom.deploy.site import private
 from fedloom.deploy.site.config import NodeConfig
 from fedloom.deploy.site.worker import SiteWorker
-from fedloom.engine.tasks.finetune import FineTune
 from fedloom.errors import FedloomError
-from fedloom.evaluation.personalization import REGIONS, TunedPart, check
+from fedloom.evaluation.fine_tuned import TunedPart
+from fedloom.evaluation.personalization import REGIONS, check
+from fedloom.evaluation.tasks.finetune import FineTune
 from fedloom.io.files import read_tensors
 from fedloom.recipe import recipe
 
 
 @dataclass(frozen=True)
 class PersonalModel:
-    accuracy: list[float | None]  # before, and after every epoch
+    metrics: dict[str, list[float | None]]  # by metric: before, and after every epoch
     model: Path
+
+    @property
+    def accuracy(self) -> list[float | None]:
+        return self.metrics["accuracy"]
 
 
 def find_state_folder(folder: Path) -> Path:
@@ -51,14 +56,15 @@ def personalize(
     with torch.random.fork_rng(devices=[]):
         report = FineTune(worker.node.client, list(REGIONS[part]), epochs, lr).perform(worker.replica, buffers, 0)
     total = report["total"]
-    accuracy = [correct / total if total else None for correct in report["correct"]]
+    shares = [correct / total if total else None for correct in report["correct"]]
+    metrics = {name: shares if name == "accuracy" else report["metrics"][name] for name in experiment.recipe.metrics}
     stem = f"personal-{part}-{epochs}-{lr:g}"
     model = folder / f"{stem}.safetensors"
     storage = worker.replica.weights.storage.cpu()
     private.write_tensors(model, experiment.program.layout.tensors(storage), {"recipe": experiment.recipe.digest()})
-    content = {"part": part, "epochs": epochs, "lr": lr, "accuracy": accuracy, "images": total}
+    content = {"part": part, "epochs": epochs, "lr": lr, **metrics, "images": total}
     private.write(folder / f"{stem}.json", json.dumps(content, indent=2) + "\n")
-    return PersonalModel(accuracy, model)
+    return PersonalModel(metrics, model)
 
 
 def _worker(folder: Path, data: str | None) -> SiteWorker:

@@ -19,6 +19,7 @@ from fedloom.deploy.messages.schema import (
 )
 from fedloom.deploy.messages.wire import ArrivedTensors
 from fedloom.deploy.site import private
+from fedloom.deploy.site.base import own_base
 from fedloom.deploy.site.config import NodeConfig
 from fedloom.deploy.site.local_data import absolute, own_dataset
 from fedloom.deploy.site.private import Refusal
@@ -50,7 +51,10 @@ class Site:
             dataset = own_dataset(self.recipe, self.node)
             return self.facts(dataset, len(dataset.train_y), len(dataset.test_y)), {}
         if isinstance(order, JoinOrder):
-            return self.join(order.info.value(), _only(read_expected(arrived, None), "initial"))
+            info, initial = order.info.value(), _only(read_expected(arrived, None), "initial")
+            if order.base is not None:
+                initial |= own_base(self.recipe, self.node, info, order.base)
+            return self.join(info, initial)
         if isinstance(order, TaskOrder):
             task = self.task(order)
             if task.outputs and self.recipe.deploy.secure_aggregation is not None:

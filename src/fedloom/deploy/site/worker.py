@@ -76,7 +76,7 @@ class SiteWorker:
     def of(cls, recipe: Recipe, node: NodeConfig, federation: str) -> SiteWorker:
         """The latest worker if it fits. In Flower's simulation one process serves many clients of the same data in turn."""
         same_data = node.data is None
-        key = (federation, recipe.digest(), node.state, node.device, None if same_data else node)
+        key = (federation, recipe.digest(), recipe.metrics, node.state, node.device, None if same_data else node)
         if cls._latest is None or cls._latest[0] != key:
             cls._latest = key, cls(recipe, node, federation)
         worker = cls._latest[1]
@@ -87,7 +87,8 @@ class SiteWorker:
         messages, buffers = self.replica.experiment.program.messages, self.buffers
         self._fill_buffers(task, order, read_expected(arrived, self._expected(task)))
         full_report = task.perform(self.replica, buffers, 0)
-        report = {name: full_report[name] for name in task.reports}  # a local worker also reports its timing
+        reported = task.reported(self.replica.recipe)  # a local worker also reports its timing
+        report = {name: full_report[name] for name in reported}
         groups: dict[str, Mapping[str, Tensor]] = {}
         if "reply" in task.outputs:
             groups["reply"] = {name: buffers.views(0).reply[name] for name in query_items(messages.reply, task)}

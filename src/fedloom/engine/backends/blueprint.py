@@ -89,17 +89,21 @@ def _outline(layout: TensorLayout) -> list[tuple[str, tuple[int, ...], str]]:
 def refuse_uncarried(experiment: Experiment) -> None:
     """Refuse parts and models that only this process knows, such as those of a notebook."""
     for part in experiment.program.method.parts:
-        home = sys.modules.get(type(part).__module__)
-        if type(part).__module__ == "__main__" or home is None or getattr(home, "__spec__", None) is None:
-            raise FedloomError(
-                f"workers: these workers are built from the recipe in processes of their own, which cannot see the part "
-                f"{part.name!r} that this script or notebook defines; put it into a .py file and name that in `parts`, "
-                f"or use local workers on the CPU"
-            )
+        refuse_uncarried_class("part", part.name, type(part))
     if experiment.recipe.model.startswith("__main__:"):
         raise FedloomError(
             f"workers: these workers are built from the recipe in processes of their own, which cannot see the model "
             f"{experiment.recipe.model!r}; put it into a .py file, as in model: net.py:function"
+        )
+
+
+def refuse_uncarried_class(kind: str, name: str, defined: type) -> None:
+    home = sys.modules.get(defined.__module__)
+    if defined.__module__ == "__main__" or home is None or getattr(home, "__spec__", None) is None:
+        raise FedloomError(
+            f"workers: these workers are built from the recipe in processes of their own, which cannot see the {kind} "
+            f"{name!r} that this script or notebook defines; put it into a .py file and name that in `parts`, "
+            f"or use local workers on the CPU"
         )
 
 

@@ -53,10 +53,15 @@ def check(recipe: Recipe) -> None:
         ray.check()
 
 
+def built_from_recipe(recipe: Recipe) -> bool:
+    """Whether workers are fresh processes, which see only what the recipe names."""
+    return recipe.workers == "ray" or (recipe.device != "cpu" and workers.count(recipe.workers, recipe.device) > 1)
+
+
 def rehearse(experiment: Experiment) -> str | None:
     """Refuse what other machines would refuse, before anything is written; returns a note about them for the user."""
     recipe = experiment.recipe
-    if recipe.workers == "ray" or (recipe.device != "cpu" and workers.count(recipe.workers, recipe.device) > 1):
+    if built_from_recipe(recipe):
         refuse_uncarried(experiment)
     if recipe.workers != "ray":
         return None

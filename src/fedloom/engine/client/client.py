@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import count, islice
 from typing import Any
 
 import torch
@@ -14,9 +13,11 @@ from fedloom.engine.client import purposes
 from fedloom.engine.client.client_data import ClientData
 from fedloom.engine.client.context import PartContext
 from fedloom.engine.client.local_batch import LocalBatch
+from fedloom.engine.client.local_work import local_phases, local_work
 from fedloom.engine.client.loop import LocalLoop, Trained
 from fedloom.engine.client.losses import Contexts
-from fedloom.engine.client.optimizers import FlatOptimizer, Patience
+from fedloom.engine.client.moments import Moments
+from fedloom.engine.client.optimizers import FlatOptimizer, Patience, Rule
 from fedloom.engine.client.replica import MessageViews, Replica
 from fedloom.engine.client.samples import Samples, held_back
 from fedloom.engine.client.teachers import Teachers, UploadedModel
@@ -51,10 +52,11 @@ class Client(LocalLoop[LocalBatch]):
         self.data = ClientData(replica, client, round or stage or self.recipe.rounds, pooled)
         self.teachers = Teachers(replica, views.state, peers)
         self.key = "server" if client is None else client
+        self.work = local_work(self.recipe, client, round)
         self.generator = torch_generator(self.recipe.seed, purpose, round, self.key)
         if not vmapped:
             replica.start.copy_(replica.weights.storage)
-            replica.velocity.zero_()
+            replica.moments.reset()
             replica.weights.train_only(replica.layout.trainable())  # undo what the replica's last client froze
         self.rebind(replica.weights.storage, replica.start)
         # steps that trained shared weights, one number for each time the momentum buffers started at zero
@@ -94,6 +96,16 @@ class Client(LocalLoop[LocalBatch]):
         for part in parts:
             part.after_training(self.contexts[part.name])
 
+    def train_locally(self) -> None:
+        """The local training of the round, with an optimizer that may continue from the client's last round."""
+        moments = self.replica.moments
+        moments.load(self.views.state)
+        self.train(TrainSpec(self.phases()))
+        moments.save(self.views.state)
+
+    def phases(self) -> tuple[Phase, ...]:
+        return local_phases(self.replica.experiment.program.method, self.work)
+
     # the steps of the loop
 
     def train(self, spec: TrainSpec, caller: ClientContext | None = None) -> None:
@@ -110,7 +122,12 @@ class Client(LocalLoop[LocalBatch]):
         if not slices:
             return Trained([], False)
         self._training = spec, caller
-        self._optimizer = FlatOptimizer(replica.weights, replica.velocity, slices, spec, self.recipe)
+        rule, moments = replica.rule, replica.moments
+        if schedule is not None:
+            rule = Rule.of(self.recipe, schedule)
+            if rule.adaptive:  # it starts anew with every phase
+                moments = Moments(layout, replica.weights.vector, True)
+        self._optimizer = FlatOptimizer(replica.weights, moments, names, slices, rule)
         self._patience = Patience(replica.weights, schedule, self._validation_accuracy)
         if schedule is not None and schedule.patience and not len(replica.experiment.data.validation):
             raise FedloomError("method: it stops when validation no longer gains; set data.validation above 0")
@@ -120,22 +137,21 @@ class Client(LocalLoop[LocalBatch]):
         return Trained(slices, slices[0].start < layout.shared)
 
     def batches(self, phase: Phase, spec: TrainSpec) -> Iterator[LocalBatch]:
-        """The phase's epochs, or as many epochs as the steps of a schedule need."""
+        """The phase's epochs, or as many epochs as its steps or those of a schedule need."""
         net, schedule = self.replica.net, spec.schedule
         if callable(spec.data):
-            for _ in range(schedule.steps if schedule else phase.epochs):
+            for _ in range(schedule.steps if schedule else phase.steps or phase.epochs):
                 x, y = spec.data(self.generator)
                 yield LocalBatch(net, x, y, torch.arange(len(y)))
             return
         samples = self.data[spec.data]
         if self.client is None:
             self.data.own = samples
-        if schedule is None:
-            for _ in range(phase.epochs):
-                yield from (LocalBatch(net, *piece) for piece in samples.epoch(self.generator))
-            return
-        endless = (piece for _ in count() for piece in samples.epoch(self.generator, schedule.batch))
-        yield from (LocalBatch(net, *piece) for piece in islice(endless, schedule.steps))
+        if schedule is not None:
+            pieces = samples.stream(self.generator, schedule.steps, schedule.batch)
+        else:
+            pieces = samples.work(self.generator, phase)
+        yield from (LocalBatch(net, *piece) for piece in pieces)
 
     def gradient(
         self, batch: LocalBatch, trained: Trained, spec: TrainSpec, caller: ClientContext | None
@@ -160,6 +176,7 @@ class Client(LocalLoop[LocalBatch]):
         return self._patience.exhausted(steps)
 
     def end(self, spec: TrainSpec) -> None:
+        self._optimizer.end()
         self._patience.restore()
         if self._statistics is not None:
             self.replica.weights.statistics.copy_(self._statistics)
@@ -188,7 +205,7 @@ class Client(LocalLoop[LocalBatch]):
             with self._detached(spec.at, caller.name):
                 self.train(spec, caller)
             return
-        self.replica.velocity.zero_()
+        self.replica.moments.reset()
         if self.segments[-1]:
             self.segments.append(0)
         self.train(spec, caller)
@@ -197,19 +214,19 @@ class Client(LocalLoop[LocalBatch]):
     def _detached(self, storage: Tensor, part: str) -> Iterator[None]:
         """Train another whole storage with random draws of its own; afterwards the client continues as if nothing happened."""
         replica, seed = self.replica, self.recipe.seed
-        before, velocity = replica.weights.storage.clone(), replica.velocity.clone()
+        before, moments = replica.weights.storage.clone(), replica.moments.snapshot()
         counters = [(buffer, buffer.clone()) for buffer in replica.weights.counters]
         kept = self.generator, self.segments, self.loss, self.losses, self._training
         self.segments = [0]
         self.generator = torch_generator(seed, purposes.DETACHED, part, self.round, self.key)
         self.loss = torch.zeros_like(self.loss)
         replica.weights.storage.copy_(storage)
-        replica.velocity.zero_()
+        replica.moments.reset()
         with seeded(seed, purposes.FORWARD_DETACHED, part, self.round, self.key):
             yield
         storage.copy_(replica.weights.storage)
         replica.weights.storage.copy_(before)
-        replica.velocity.copy_(velocity)
+        replica.moments.restore(moments)
         for buffer, value in counters:
             buffer.copy_(value)
         self.generator, self.segments, self.loss, self.losses, self._training = kept

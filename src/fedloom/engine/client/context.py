@@ -16,7 +16,8 @@ from fedloom.engine.client.replica import MessageViews, Replica
 from fedloom.engine.client.samples import Samples
 from fedloom.engine.client.teachers import Teachers
 from fedloom.engine.tensor_layout import scoped
-from fedloom.methods.api.context import Batch, Data, Loss, Slots, TaskInfo, TrainSchedule, TrainSpec
+from fedloom.errors import FedloomError
+from fedloom.methods.api.context import Batch, Data, Loss, Phase, Slots, TaskInfo, TrainSchedule, TrainSpec
 from fedloom.rng import numpy_generator, secret_normal
 
 
@@ -26,6 +27,7 @@ class ClientWork(Protocol):
     replica: Replica
     round: int
     lr: float
+    work: Phase
     segments: list[int]
     generator: torch.Generator
     weights: Tensor
@@ -55,7 +57,7 @@ class PartContext:
         experiment, views = client.replica.experiment, client.views
         self.task: TaskInfo = experiment.task_at(client.round)
         self.round = client.round
-        self.momentum, self.epochs = experiment.recipe.momentum, experiment.recipe.epochs
+        self.momentum, self.work = experiment.recipe.momentum, client.work
         self.generator = client.generator
         self.state = Slots(scoped(views.state, name), f"{name}: client state")
         self.broadcast = Slots(scoped(views.down, name), f"{name}: broadcast")
@@ -77,6 +79,12 @@ class PartContext:
     @property
     def lr(self) -> float:
         return self._client.lr
+
+    @property
+    def epochs(self) -> int:
+        if self.work.steps:
+            raise FedloomError(f"steps: {self.name} asks for the number of local epochs; set epochs instead")
+        return self.work.epochs
 
     @property
     def steps(self) -> int:

@@ -6,18 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from fedloom.engine.client.batches import batches
+from fedloom.engine.client.local_work import local_phases, local_work
 from fedloom.engine.experiment import Experiment
-from fedloom.methods.api.context import Data, Phase
+from fedloom.methods.api.context import Data
 from fedloom.methods.api.part import Method, Part
 from fedloom.nets import batch_normalizers
 
 MOST = 1000  # accepted further steps per planned step, for a part that does not declare how many it takes
-
-
-def local_phases(method: Method, epochs: int) -> tuple[Phase, ...]:
-    """The local epochs of a round, as the part that claims `phases` arranges them."""
-    arranger = method.the("phases")
-    return tuple(arranger.phases(epochs)) if arranger else (Phase(epochs),)
 
 
 def finishing_again(method: Method, part: str) -> list[Part]:
@@ -51,11 +46,8 @@ class ExpectedSteps:
         program, recipe = experiment.program, experiment.recipe
         self.experiment, self.method = experiment, program.method
         self.alone = not batch_normalizers(program.net)
-        self.epochs = 0
-        for phase in local_phases(self.method, recipe.epochs):
-            slices = program.layout.slices(program.layout.trainable(*phase.regions))
-            if slices and slices[0].start < program.layout.shared:
-                self.epochs += phase.epochs
+        self.recipe = recipe
+        self._shared: dict[tuple[str, ...], bool] = {}  # by the regions of a phase
 
     def epoch(self, samples: int) -> int:
         """Steps of one epoch over this many samples."""
@@ -63,8 +55,20 @@ class ExpectedSteps:
         return batches(samples, max(samples, 1) if size == "full" else size, self.alone)
 
     def planned(self, client: int, round: int) -> int:
-        """The steps of the local phases."""
-        return self.epochs * self.epoch(len(self.experiment.training(client, round)))
+        """The steps of the local phases that train shared weights."""
+        samples = len(self.experiment.training(client, round))
+        steps = 0
+        for phase in local_phases(self.method, local_work(self.recipe, client, round)):
+            if samples and self._trains_shared(phase.regions):
+                steps += phase.steps or phase.epochs * self.epoch(samples)
+        return steps
+
+    def _trains_shared(self, regions: tuple[str, ...]) -> bool:
+        if regions not in self._shared:
+            layout = self.experiment.program.layout
+            slices = layout.slices(layout.trainable(*regions))
+            self._shared[regions] = bool(slices) and slices[0].start < layout.shared
+        return self._shared[regions]
 
     def training(self, client: int, round: int) -> StepRange:
         """The steps of the local phases and of what `after_training` adds."""

@@ -1,14 +1,17 @@
-"""Optimizers: SGD and Adam on slices of the flat vector, or on a part's own vector; and early stopping."""
+"""Optimizers: SGD, Adam and AdamW on slices of the flat vector, or on a part's own vector; and early stopping."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from fedloom.methods.api.context import TrainSchedule, TrainSpec
+from fedloom.engine.client.moments import Moments
+from fedloom.methods.api.context import TrainSchedule
 from fedloom.recipe import Recipe
 from fedloom.weights import Weights
 
@@ -30,40 +33,80 @@ def sgd(w: Tensor, gradient: Tensor, velocity: Tensor, decay: float, momentum: f
     w.add_(gradient, alpha=-rate)
 
 
-def sgd_settings(recipe: Recipe, schedule: TrainSchedule | None) -> tuple[float, float]:
-    """Weight decay and momentum: the schedule's, or the recipe's."""
-    decay, momentum = recipe.weight_decay, recipe.momentum
-    if schedule is not None:
+def adam(
+    w: Tensor, gradient: Tensor, first: Tensor, second: Tensor, step: float | Tensor, rule: Rule, rate: float
+) -> None:
+    """torch's Adam step on one vector or on rows; all but `step` change in place. `step`: its number, from 1 on; for rows a
+    column of numbers. Weight decay joins the gradient (adam), or shrinks the weights by itself (adamw).
+    """
+    if rule.decay and rule.name == "adamw":
+        w.mul_(1 - rate * rule.decay)
+    elif rule.decay:
+        gradient.add_(w, alpha=rule.decay)
+    first.lerp_(gradient, 1 - rule.beta1)
+    second.mul_(rule.beta2).addcmul_(gradient, gradient, value=1 - rule.beta2)
+    if isinstance(step, Tensor):
+        bias, root = 1 - rule.beta1 ** step.double(), (1 - rule.beta2 ** step.double()).sqrt()
+        w.sub_(first / (second.sqrt() / root.to(w)).add_(rule.eps) * (rate / bias).to(w))
+        return
+    root = (1 - rule.beta2**step) ** 0.5
+    w.addcdiv_(first, (second.sqrt() / root).add_(rule.eps), value=-rate / (1 - rule.beta1**step))
+
+
+@dataclass(frozen=True)
+class Rule:
+    """An optimizer with its settings."""
+
+    name: Literal["sgd", "adam", "adamw"]
+    decay: float
+    momentum: float
+    beta1: float = 0.9
+    beta2: float = 0.999
+    eps: float = 1e-8
+
+    @staticmethod
+    def of(recipe: Recipe, schedule: TrainSchedule | None = None) -> Rule:
+        """The recipe's, or that of a schedule with its own values where it has some."""
+        decay, momentum, local = recipe.weight_decay, recipe.momentum, recipe.optimizer
+        if schedule is None:
+            return Rule(local.name, decay, momentum, local.beta1, local.beta2, local.eps)
         decay = decay if schedule.weight_decay is None else schedule.weight_decay
         momentum = momentum if schedule.momentum is None else schedule.momentum
-    return decay, momentum
+        return Rule(schedule.optimizer, decay, momentum)
+
+    @property
+    def adaptive(self) -> bool:
+        return self.name != "sgd"
 
 
 class FlatOptimizer:
-    """Updates slices of the net's flat vector from the flat gradient."""
+    """Updates slices of the net's flat vector from the flat gradient: the tensors of these names."""
 
     def __init__(
-        self, weights: Weights, velocity: Tensor, slices: list[slice], spec: TrainSpec, recipe: Recipe
+        self, weights: Weights, moments: Moments, names: Sequence[str], slices: list[slice], rule: Rule
     ) -> None:
-        self._weights, self._velocity, self._slices = weights, velocity, slices
-        self._decay, self._momentum = sgd_settings(recipe, spec.schedule)
-        self._adam: torch.optim.Adam | None = None
-        if spec.schedule is not None and spec.schedule.optimizer == "adam":
-            pieces = []
-            for s in slices:
-                piece = weights.vector[s].detach()
-                piece.grad = weights.gradient[s]
-                pieces.append(piece)
-            self._adam = torch.optim.Adam(pieces, weight_decay=self._decay)
+        self._weights, self._moments, self._slices, self._rule = weights, moments, slices, rule
+        self._groups = moments.groups(names) if rule.adaptive else []
+        self._steps = [float(group.done) for group in self._groups]
 
     def step(self, rate: float) -> None:
-        if self._adam is not None:
-            self._adam.param_groups[0]["lr"] = rate
-            self._adam.step()
+        w, g, rule, first = self._weights.vector, self._weights.gradient, self._rule, self._moments.first
+        if not rule.adaptive:
+            for s in self._slices:
+                sgd(w[s], g[s], first[s], rule.decay, rule.momentum, rate)
             return
-        w, g = self._weights.vector, self._weights.gradient
-        for s in self._slices:
-            sgd(w[s], g[s], self._velocity[s], self._decay, self._momentum, rate)
+        second = self._moments.second
+        assert second is not None
+        for place, group in enumerate(self._groups):
+            self._steps[place] += 1
+            for s in group.slices:
+                adam(w[s], g[s], first[s], second[s], self._steps[place], rule, rate)
+
+    def end(self) -> None:
+        """Remember the numbers of steps."""
+        for group, steps in zip(self._groups, self._steps, strict=True):
+            group.done.fill_(int(steps))
+        self._moments.count(self._groups)
 
 
 class VectorOptimizer:

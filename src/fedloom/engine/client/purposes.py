@@ -7,6 +7,7 @@ the string. The `FORWARD` purposes seed torch's default generator, from which la
 from __future__ import annotations
 
 TRAINING = "local"
+WORK = "work"  # the local work of a client, where the recipe gives a range
 REFINING = "act"  # a query that trains
 ASKING = "tell"  # a query that trains nothing
 FINE_TUNING = "tune"

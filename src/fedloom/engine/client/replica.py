@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,8 +13,10 @@ from torch import Tensor
 
 from fedloom.data import LabeledSamples
 from fedloom.engine.client.batches import cut
-from fedloom.engine.client.expected_steps import ExpectedSteps, local_phases
+from fedloom.engine.client.expected_steps import ExpectedSteps
 from fedloom.engine.client.losses import MethodLoss
+from fedloom.engine.client.moments import Moments
+from fedloom.engine.client.optimizers import Rule
 from fedloom.engine.client.purposes import FORWARD_EVALUATING
 from fedloom.engine.experiment import Experiment
 from fedloom.nets import Net, batch_normalizers, use_test_batch
@@ -41,7 +43,8 @@ class Replica:
         self.net, self.weights, self.layout = program.net, program.weights, program.layout
         self.device = self.recipe.device
         self.start = torch.empty_like(self.weights.storage)  # the weights that the current client started with
-        self.velocity = torch.zeros_like(self.weights.vector)
+        self.rule = Rule.of(self.recipe)
+        self.moments = Moments(self.layout, self.weights.vector, self.rule.adaptive)
         self.initial = program.initial.to(self.device)
         self.normalizers = batch_normalizers(self.net)
         self.round = 0  # the round that the net's weights belong to
@@ -49,7 +52,6 @@ class Replica:
         self.loss, self.gradient = MethodLoss.of(method), method.the("gradient")
         self.corrections = tuple(method.hooked("correct_gradient"))
         self._at_round, self._own_logits = method.hooked("at_round"), method.the("own_logits")
-        self.phases = local_phases(method, self.recipe.epochs)
         self.expected_steps = ExpectedSteps(experiment)
 
     def autocast(self) -> AbstractContextManager[Any]:
@@ -111,10 +113,28 @@ class Replica:
             use_test_batch(self.normalizers)
 
     def hits(self, labeled: LabeledSamples, borrowed: bool = False, counts: Tensor | None = None) -> Tensor:
-        """Which of these images the net classifies correctly. `borrowed`: as in `evaluating`. `counts`: the net is the
+        """Which of these samples the net classifies correctly. `borrowed`: as in `evaluating`. `counts`: the net is the
         own model of a client with these class counts."""
+        hits = self._forward(
+            labeled, lambda scores, stretch: scores.argmax(1).cpu() == labeled.y[stretch], borrowed, counts
+        )
+        return torch.cat(hits) if hits else torch.empty(0, dtype=torch.bool)
+
+    def scores(self, labeled: LabeledSamples, borrowed: bool = False, counts: Tensor | None = None) -> Tensor:
+        """(N, C) float32: what the net returns for these samples. Arguments as of `hits`."""
+        scores = self._forward(labeled, lambda scores, _: scores.float().cpu(), borrowed, counts)
+        return torch.cat(scores) if scores else torch.empty((0, self.experiment.program.task.classes))
+
+    def _forward(
+        self,
+        labeled: LabeledSamples,
+        keep: Callable[[Tensor, slice], Tensor],
+        borrowed: bool,
+        counts: Tensor | None,
+    ) -> list[Tensor]:
+        """Evaluate in batches; `keep` says what remains of the scores of a batch."""
         self.evaluating(borrowed)
-        hits = []
+        kept = []
         size = self.recipe.eval_batch
         # layers that draw in evaluation get the same draws for any number of workers
         first = int(labeled.rows[0]) if len(labeled) else 0
@@ -126,8 +146,8 @@ class Replica:
                 logits = self.net(batch)
                 if self._own_logits is not None and counts is not None:
                     logits = self._own_logits.own_logits(logits, counts)
-                hits.append(logits.argmax(1).cpu() == labeled.y[stretch])
-        return torch.cat(hits) if hits else torch.empty(0, dtype=torch.bool)
+                kept.append(keep(logits, stretch))
+        return kept
 
 
 def _copy(net: Net, weights: Weights, device: str) -> tuple[Net, Weights]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import count, islice
 from time import perf_counter
 
 import torch
@@ -12,6 +13,7 @@ from fedloom.data import LabeledSamples, Pipeline
 from fedloom.engine.client.batches import cut
 from fedloom.engine.experiment import Experiment
 from fedloom.engine.timing import Preparing
+from fedloom.methods.api.context import Phase
 
 PREPARED_BYTES = 64 << 20  # up to this size, images are converted to floats once per task
 
@@ -50,9 +52,27 @@ class Samples:
         for chosen in self.orders(generator, size):
             yield self.batch(chosen, generator)
 
-    def epochs(self, generator: torch.Generator, count: int) -> Iterator[SampleBatch]:
-        for _ in range(count):
-            yield from self.epoch(generator)
+    def work(self, generator: torch.Generator, phase: Phase) -> Iterator[SampleBatch]:
+        """The batches of a phase: its epochs or its steps."""
+        if phase.steps:
+            yield from self.stream(generator, phase.steps)
+        else:
+            for _ in range(phase.epochs):
+                yield from self.epoch(generator)
+
+    def stream(self, generator: torch.Generator, steps: int, size: int | None = None) -> Iterator[SampleBatch]:
+        """So many batches, epoch after epoch; none without samples."""
+        epochs = (self.epoch(generator, size) for _ in count()) if len(self) else ()
+        return islice((batch for epoch in epochs for batch in epoch), steps)
+
+    def work_orders(self, generator: torch.Generator, phase: Phase) -> list[Tensor]:
+        """The indices of the samples in each batch of `work`; for samples that draw nothing but their order."""
+        orders: list[Tensor] = []
+        for _ in range(phase.epochs if not phase.steps else phase.steps if len(self) else 0):
+            orders += self.orders(generator)
+            if 0 < phase.steps <= len(orders):
+                return orders[: phase.steps]
+        return orders
 
     def orders(self, generator: torch.Generator, size: int | None = None) -> Iterator[Tensor]:
         """The indices of the samples in each batch of one shuffled epoch."""

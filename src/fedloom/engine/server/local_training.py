@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 
+from fedloom.engine.client.local_work import local_work
 from fedloom.engine.server.machinery import Machinery
 from fedloom.engine.tasks import Assignment, Report
 from fedloom.engine.tasks.train import Train, TrainTogether
@@ -18,7 +19,7 @@ def train_cohort(
 ) -> list[Report | None]:
     """One report per client, in cohort order; None for a client whose worker died every time."""
     recipe = machinery.experiment.recipe
-    sizes = [len(machinery.experiment.training(client, number)) for client in cohort]
+    sizes = [_size(machinery, client, number) for client in cohort]
     groups, trained = vmap_groups(sizes, recipe), 0
 
     def done(i: int) -> None:
@@ -46,9 +47,9 @@ def train_cohort(
 def vmap_groups(sizes: Sequence[int], recipe: Recipe) -> list[Rows]:
     """Which clients of a cohort train in one computation: one each, or groups of similar sizes, as even as possible.
 
-    Clients with the most samples train together, so that few wait for others. A function of the cohort alone.
+    Clients with the most work train together, so that few wait for others. A function of the cohort alone.
     """
-    if recipe.vmap == "off":
+    if recipe.vmap == "off" or not sizes:
         return [[row] for row in range(len(sizes))]
     order = sorted(range(len(sizes)), key=lambda row: -sizes[row])
     count = -(-len(order) // int(recipe.vmap))
@@ -59,7 +60,7 @@ def vmap_groups(sizes: Sequence[int], recipe: Recipe) -> list[Rows]:
 def _assignment(machinery: Machinery, cohort: Sequence[int], rows: Rows, number: int) -> Assignment:
     experiment, clients = machinery.experiment, [cohort[row] for row in rows]
     fill = [_fill_row(machinery, cohort[row], row) for row in rows]
-    cost = sum(len(experiment.training(client, number)) for client in clients)
+    cost = sum(_size(machinery, client, number) for client in clients)
     if experiment.recipe.vmap == "off":
         return Assignment(Train(clients[0], number, rows[0]), cost, fill[0])
 
@@ -68,6 +69,15 @@ def _assignment(machinery: Machinery, cohort: Sequence[int], rows: Rows, number:
             each(worker)
 
     return Assignment(TrainTogether(clients, number, list(rows)), cost, prepare)
+
+
+def _size(machinery: Machinery, client: int, number: int) -> int:
+    """A client's work beside that of others: its samples where all have the same epochs, else its steps or all passes."""
+    recipe = machinery.experiment.recipe
+    if recipe.steps is None and not recipe.varied_work:
+        return len(machinery.experiment.training(client, number))
+    work = local_work(recipe, client, number)
+    return work.steps or work.epochs * len(machinery.experiment.training(client, number))
 
 
 def _fill_row(machinery: Machinery, client: int, row: int) -> Callable[[int], None]:

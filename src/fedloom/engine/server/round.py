@@ -40,10 +40,12 @@ class Federation(Machinery):
         inspection.clients_trained(uploads)
 
         server = RoundServer(self.state, uploads, Queries(self, acceptance).ask)
-        if uploads or acceptance.needs_none:
-            with self.clock.phase("aggregation"), self.state.restored_on_error(self._may_fail):
+        with self.clock.phase("aggregation"), self.state.restored_on_error(self._may_fail):
+            if uploads or acceptance.needs_none:
                 self.aggregate(server, acceptance, cohort)
-        entries = method_entries(self.experiment.program.method, server)
+            if number == self.experiment.recipe.rounds:
+                self.finalize(server)
+        entries = method_entries(self.experiment.program.method, server, self.experiment.recipe.metrics)
         inspection.aggregated(server.accepted)
 
         self.commit(server.accepted, number)
@@ -98,10 +100,12 @@ class Federation(Machinery):
         for part in method.hooked("server_training"):
             train_on_server(self, server, part.name)
             state.check(f"the server's training by {part.name}")
-        if state.round + 1 == self.experiment.recipe.rounds:
-            for part in method.hooked("finalize"):
-                part.finalize(server.context(part))
-                state.check(f"what {part.name} does at the end")
+
+    def finalize(self, server: RoundServer) -> None:
+        """What parts do after the last round, even if no client took part in it."""
+        for part in self.experiment.program.method.hooked("finalize"):
+            part.finalize(server.context(part))
+            self.state.check(f"what {part.name} does at the end")
 
     def commit(self, accepted: Sequence[Upload], number: int) -> None:
         """Keep the new state of the accepted clients, and move on to the next round."""

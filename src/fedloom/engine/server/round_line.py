@@ -6,16 +6,19 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from fedloom.engine.client.local_work import local_work
 from fedloom.engine.program import Program
 from fedloom.engine.server.aggregation import RoundServer, Upload
 from fedloom.engine.timing import RoundClock
 from fedloom.errors import FedloomError
 from fedloom.methods.api.part import Method
 
-ACCURACIES = ("test_accuracy", "validation_accuracy", "client_accuracy", "personal_accuracy", "evaluation_seconds")
-SECONDS = ("seconds", "phase_seconds")
+METRIC_PREFIXES = ("test", "clean_test", "validation", "domain", "class", "client", "personal")  # test_accuracy ...
+SECONDS = ("seconds", "phase_seconds", "evaluation_seconds")
+LOST = ("lost", "lost_clients")
+OF_EVALUATION = ("undefined", "site_means")
 RESERVED = frozenset(
-    ("round", "cohort", "lr", "train_loss", *SECONDS, "bytes_down", "bytes_up", "lost", "lost_clients", *ACCURACIES)
+    ("round", "cohort", "work", "lr", "train_loss", *SECONDS, "bytes_down", "bytes_up", *LOST, *OF_EVALUATION)
 )
 
 
@@ -40,17 +43,21 @@ def round_line(
         "bytes_up": travels * (len(cohort) * messages.up.payload + server.up),
         "lost": len(lost),
     }
+    if program.recipe.varied_work:
+        drawn = [local_work(program.recipe, client, number) for client in cohort]
+        line["work"] = [work.steps or work.epochs for work in drawn]
     if lost:
         line["lost_clients"] = {str(client): reason for client, reason in lost.items()}
     return line
 
 
-def method_entries(method: Method, server: RoundServer) -> dict[str, Any]:
-    """What parts record of this round."""
+def method_entries(method: Method, server: RoundServer, metrics: Sequence[str]) -> dict[str, Any]:
+    """What parts record of this round. Metrics are added to the line after the evaluation."""
+    taken = RESERVED | {f"{prefix}_{metric}" for prefix in METRIC_PREFIXES for metric in metrics}
     entries: dict[str, Any] = {}
     for part in method.hooked("log"):
         for name, value in part.log(server.context(part)).items():
-            if name in entries or name in RESERVED:
+            if name in entries or name in taken or name.startswith("client_"):  # of a line of clients.jsonl
                 raise FedloomError(f"method: {part.name} logs {name!r}, which the line of a round has already")
             entries[name] = value
     return entries

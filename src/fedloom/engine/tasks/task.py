@@ -20,11 +20,12 @@ from fedloom.engine.experiment import Experiment
 from fedloom.engine.tensor_layout import TensorLayout
 from fedloom.errors import FedloomError
 from fedloom.methods.api.part import Method
+from fedloom.recipe import Recipe
 
 Report = dict[str, Any]
 Input = Literal["broadcast", "state", "upload", "message"]
 Output = Literal["upload", "state", "reply"]
-Number = Literal["count", "seconds", "loss"]  # an integer >= 0 | a finite number >= 0 | any number, even NaN
+Number = Literal["count", "seconds", "loss", "metric"]  # an integer >= 0 | a finite number >= 0 | any number, even NaN
 
 TASKS: dict[str, type[Task]] = {}  # by kind; subclasses register themselves
 
@@ -34,7 +35,7 @@ class Task(ABC):
     kind: ClassVar[str]
     # whether it is a client's work, which runs on a node in a deployment
     remote: ClassVar[bool] = False
-    # the only numbers that a node may report to the server
+    # the only numbers that a node may report to the server; `reported` adds those that the recipe asks for
     reports: ClassVar[Mapping[str, Number]] = {}
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -45,6 +46,11 @@ class Task(ABC):
     @abstractmethod
     def perform(self, replica: Replica, buffers: SharedBuffers, worker: int) -> Report:
         """Do the work. The report must be representable as JSON."""
+
+    @classmethod
+    def reported(cls, recipe: Recipe) -> Mapping[str, Number]:
+        """The numbers that a node reports under this recipe."""
+        return cls.reports
 
     def flaw(self, report: Report, experiment: Experiment) -> str | None:
         """What is wrong with a node's report beyond the range of its numbers, or None."""

@@ -12,7 +12,6 @@ from fedloom.engine.client.replica import Replica
 from fedloom.engine.client.vmap.clients import VmapClients
 from fedloom.engine.tasks.task import CohortTask, Input, Number, Output, Report, Task
 from fedloom.engine.timing import TaskClock
-from fedloom.methods.api.context import TrainSpec
 from fedloom.rng import seeded
 
 
@@ -37,7 +36,7 @@ class Train(CohortTask):
         client = Client(replica, self.client, self.round, views)
         client.before_training(method.hooked("before_training"))
         with seeded(replica.recipe.seed, FORWARD_TRAINING, self.round, self.client):
-            client.train(TrainSpec(replica.phases))
+            client.train_locally()
             client.after_training(method.hooked("after_training"))
         clock.worked()
         replica.send(views)

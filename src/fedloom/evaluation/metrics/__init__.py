@@ -9,9 +9,20 @@ Every module of this package is imported, so a new file registers its metric by 
 import importlib
 import pkgutil
 
-from fedloom.evaluation.metrics.metric import METRICS, Metric, Scores, Targets, compute, find_metric
+from fedloom.evaluation.metrics.compute import compute, compute_by_class
+from fedloom.evaluation.metrics.metric import METRICS, Metric, Scores, Targets, check, find_metric, list_metrics
 
 for _module in pkgutil.iter_modules(__path__):
     importlib.import_module(f"{__name__}.{_module.name}")
 
-__all__ = ["METRICS", "Metric", "Scores", "Targets", "compute", "find_metric"]
+__all__ = [
+    "METRICS",
+    "Metric",
+    "Scores",
+    "Targets",
+    "check",
+    "compute",
+    "compute_by_class",
+    "find_metric",
+    "list_metrics",
+]

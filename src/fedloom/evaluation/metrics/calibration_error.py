@@ -7,6 +7,8 @@ Samples are grouped by confidence, the highest softmax probability, into 15 bins
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from fedloom.evaluation.metrics.metric import Metric, Scores, Targets, softmax
@@ -17,9 +19,11 @@ BINS = 15
 class CalibrationError(Metric):
     """Gap between confidence and accuracy, averaged over 15 bins of confidence."""
 
-    name, title, better = "calibration_error", "expected calibration error", "lower"
+    name, title, better, bounds = "calibration_error", "calibration error", "lower", (0.0, 1.0)
 
     def compute(self, scores: Scores, targets: Targets) -> float:
+        if not np.isfinite(scores).all():
+            return math.nan
         confidence = softmax(scores).max(1)
         correct = scores.argmax(1) == targets
         bins = np.clip(np.ceil(confidence * BINS).astype(np.int64) - 1, 0, BINS - 1)

@@ -57,6 +57,8 @@ class RunPlan:
     stateful: bool  # whether clients keep anything between rounds
     queried: bool  # whether clients answer queries with sums over their data
     known_cohorts: bool = False  # whether clients know the seed, and with it every cohort
+    sampling: float | None = None  # Bernoulli participation: each client's probability; None: cohorts of fixed size
+    optimizer: str = "sgd"  # of local training
 
 
 @dataclass(frozen=True)
@@ -74,15 +76,19 @@ class Query:
 
 @dataclass(frozen=True)
 class Phase:
-    """Local epochs that train these regions (default: everything trainable)."""
+    """Local epochs that train these regions (default: everything trainable).
 
-    epochs: int
+    `steps`: that many steps in place of epochs, through as many shuffled epochs of the data as they need.
+    """
+
+    epochs: int = 0
     regions: tuple[str, ...] = ()
+    steps: int = 0
 
 
 @dataclass(frozen=True)
 class TrainSchedule:
-    """Steps instead of epochs, and another optimizer. None: the recipe's value.
+    """Steps instead of epochs, and an optimizer of its own, which starts anew. None: the recipe's value.
 
     With `patience`, validation accuracy is measured every `check` steps; training stops after `patience` steps without
     improvement, and the best weights are kept.
@@ -101,7 +107,7 @@ class TrainSchedule:
 
 @dataclass(frozen=True)
 class TrainSpec:
-    """One stretch of training by the local loop. None: the recipe's value.
+    """One stretch of training by the local loop. None: the recipe's value. Without a schedule it uses the recipe's optimizer.
 
     `at`: detached training. Another whole storage is trained in place with the method's loss, without its corrections and its
     `gradient`, with random draws of its own. `weights` refers to it meanwhile; afterwards the client is unchanged.
@@ -227,7 +233,9 @@ class ClientContext(Protocol):
     @property
     def momentum(self) -> float: ...
     @property
-    def epochs(self) -> int: ...  # per round, from the recipe
+    def epochs(self) -> int: ...  # of this client in this round; refused where local work is counted in steps
+    @property
+    def work(self) -> Phase: ...  # the same as a phase that trains everything: epochs or steps
     @property
     def weights(
         self,

@@ -64,6 +64,8 @@ class Part(BaseModel):
     paper: ClassVar[str] = ""
     # Pieces of the net that `build` replaces ("head", "norm"); only one part of a sum may replace a piece.
     replaces: ClassVar[frozenset[str]] = frozenset()
+    # True: `build` is called after that of all other parts, wherever this part stands in the sum.
+    builds_last: ClassVar[bool] = False
     # Hyper-parameters that select another published method rather than tune this one.
     variants: ClassVar[frozenset[str]] = frozenset()
     # False: `regions` leaves nothing that clients share.
@@ -75,6 +77,9 @@ class Part(BaseModel):
     # For secure aggregation: the server hooks need nothing but a sum over clients, weighted by `server.shares` or with equal
     # weights. None: they need more.
     sums: ClassVar[Literal["shares", "equal"] | None] = None
+    # What the part infers from plain SGD, whose buffers start at zero in every round: a verb phrase that continues its name
+    # in the refusal of other optimizers. Empty: it works with any optimizer.
+    plain_sgd: ClassVar[str] = ""
     # True: `aggregate` limits the effect of any one upload, so outliers are not dropped before it.
     bounds: ClassVar[bool] = False
     # True: `aggregate` is called even if no upload of the round was accepted.
@@ -155,7 +160,7 @@ class Part(BaseModel):
         return client.gradient_of(batch=batch)
 
     def correct_gradient(self, gradient: Tensor, client: ClientContext) -> None:
-        """Every step, before clipping, weight decay and momentum: change the gradient of the shared weights in place."""
+        """Every step, before clipping, weight decay and the optimizer: change the gradient of the shared weights in place."""
 
     def after_training(self, client: ClientContext) -> None:
         """After the last local step: more local work; fill `client.upload` and `client.state`. It is called again after a query

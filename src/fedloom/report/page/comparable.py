@@ -53,10 +53,10 @@ def our_values(runs: Sequence[RunFiles], measure: Measure) -> OurValues:
     """The values of this measure in runs of one recipe."""
     if measure["kind"] != "tuned":
         values = [value for run in runs if (value := _accuracy(run, NAMES[measure["kind"]])) is not None]
-        return OurValues(values) if values else OurValues([], _lacking(measure))
+        return OurValues(values) if values else OurValues([], _lacking(measure, runs))
     chosen = [item for run in runs if (item := _nearest_tuning(run, measure)) is not None]
     if not chosen:
-        return OurValues([], _lacking(measure))
+        return OurValues([], _lacking(measure, runs))
     values = [value for item in chosen if (value := _after(item, measure)) is not None]
     return OurValues(
         values, differs=tuple(dict.fromkeys(text for item in chosen for text in _differences(item, measure)))
@@ -106,9 +106,11 @@ def _differences(item: Mapping[str, Any], measure: Measure) -> list[str]:
     return differences
 
 
-def _lacking(measure: Measure) -> str:
+def _lacking(measure: Measure, runs: Sequence[RunFiles]) -> str:
     """Why there is no value, with the command that would measure it."""
     kind = measure["kind"]
+    if not any(metric["name"] == "accuracy" for run in runs for metric in run.metrics):
+        return "not measured; accuracy is not among this run's metrics"
     if kind == "tuned" and measure["loss"] in ("method", "objective", "ce"):
         loss = "" if measure["loss"] == "method" else f" --loss {measure['loss']}"
         rate = f" --lr {measure['lr']:g}" if measure["lr"] else ""

@@ -1,7 +1,7 @@
 """The page's data as one JSON object: the numbers of the run folders, in the order of the page.
 
-Accuracies are fractions, times are in seconds, sizes in bytes. The browser computes means and bands over seeds, so the
-page's switches need no second copy of the data.
+Metrics are as in the run folders (shares are fractions), times are in seconds, sizes in bytes. The browser computes means and
+bands over seeds, so the page's switches need no second copy of the data.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ from fedloom.version import __version__
 JsonObject: TypeAlias = dict[str, Any]
 # raised when a damaged or edited folder is read
 DAMAGE = (FedloomError, OSError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError)
-CURVES = ("train_loss", "test_accuracy", "validation_accuracy", "client_accuracy", "personal_accuracy", "lr", "lost")
-CLIENTS = 2000  # of one run, in distributions; of more, every n-th in order of accuracy
+CURVES = ("test", "validation", "client", "personal")  # before _<metric>
+IN_SUMMARY = ("test", "clean_test", "client", "personal", "domain", "class")  # before _<metric>
+CLIENTS = 2000  # of one run, in distributions; of more, every n-th in order of the metric
 ROWS = 200  # clients in a split's heat map
 MAPS = 8  # heat maps of splits
 WORST = 5  # clients that are listed
@@ -42,6 +43,7 @@ def content(paths: Sequence[str | Path], title: str = "", required: bool = True)
         "title": title or "fedloom report",
         "version": __version__,
         "problems": problems,
+        "metrics": _metrics([run for run, _, _ in runs]),
         "series": [_series(item, objects) for item in series],
         "recipe": recipe_table(series),
         "splits": _splits(series),
@@ -87,6 +89,12 @@ def _series(item: Series, objects: Mapping[Path, tuple[JsonObject, JsonObject]])
     return {"label": item.label, "method": item.runs[0].method, "runs": runs}
 
 
+def _metrics(runs: Sequence[RunFiles]) -> list[dict[str, str]]:
+    """The metrics of all runs, each once; the first run's headline is the page's."""
+    described = {metric["name"]: metric for run in reversed(runs) for metric in reversed(run.metrics)}
+    return list(reversed(described.values()))
+
+
 def _run(run: RunFiles) -> dict[str, Any]:
     lines = run.rounds
     numbers: dict[str, Any] = {
@@ -96,32 +104,35 @@ def _run(run: RunFiles) -> dict[str, Any]:
         "done": len(lines),
         "finished": run.finished,
         "summary": _summary(run),
-        "curves": _curves(lines),
+        "curves": _curves(lines, [metric["name"] for metric in run.metrics]),
     }
-    for name in ("accuracy", "personal_accuracy"):
-        values = [(number(v), k) for k, v in enumerate(run.clients.get(name) or []) if v is not None]
-        if values:
-            numbers.setdefault("clients", {})[name] = _clients([(v, k) for v, k in values if v is not None])
+    for metric in run.metrics:
+        for name in (metric["name"], f"personal_{metric['name']}"):
+            values = [(number(v), k) for k, v in enumerate(run.clients.get(name) or []) if v is not None]
+            if values:
+                known = [(v, k) for v, k in values if v is not None]
+                numbers.setdefault("clients", {})[name] = _clients(known, metric["better"] == "lower")
     if run.fine_tunings:
+        personal = [f"personal_{metric['name']}" for metric in run.metrics]
         numbers["tuned"] = [
-            {key: item.get(key) for key in ("part", "epochs", "lr", "loss", "personal_accuracy")}
+            {key: item.get(key) for key in ("part", "epochs", "lr", "loss", *personal)}
             for item in run.fine_tunings
-            if item.get("personal_accuracy") and not item.get("sample")  # not of a sample of the clients
+            if any(item.get(name) for name in personal) and not item.get("sample")  # not of a sample of the clients
         ]
     return numbers
 
 
 def _summary(run: RunFiles) -> dict[str, Any]:
-    names = ("test_accuracy", "clean_test_accuracy", "client_accuracy", "personal_accuracy", "best_by_validation")
-    more = ("domain_accuracy", "train_loss", "rounds", "lost", "seconds", "bytes_down", "bytes_up", "parameters")
+    names = (f"{kind}_{metric['name']}" for metric in run.metrics for kind in IN_SUMMARY)
+    more = ("best_by_validation", "site_means", "train_loss", "rounds", "lost", "seconds", "bytes_down", "bytes_up")
     return {
         name: run.summary[name]
-        for name in (*names, *more, "seconds_by", "shared", "personal", "epsilon", "digest")
+        for name in (*names, *more, "parameters", "seconds_by", "shared", "personal", "epsilon", "digest")
         if name in run.summary
     }
 
 
-def _curves(lines: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def _curves(lines: Sequence[dict[str, Any]], metrics: Sequence[str]) -> dict[str, Any]:
     """One list per quantity; seconds (without evaluation) and bytes are cumulative."""
     if not lines:
         return {"round": [], "seconds": [], "bytes": []}
@@ -130,7 +141,8 @@ def _curves(lines: Sequence[dict[str, Any]]) -> dict[str, Any]:
         "seconds": [number(v) for v in np.cumsum([line["seconds"] for line in lines])],
         "bytes": [int(v) for v in np.cumsum([line["bytes_down"] + line["bytes_up"] for line in lines])],
     }
-    for name in CURVES:
+    of_metrics = [f"{kind}_{metric}" for metric in metrics for kind in CURVES]
+    for name in ("train_loss", *of_metrics, "lr", "lost"):
         values = [number(line.get(name)) for line in lines]
         if any(value is not None for value in values):
             curves[name] = values
@@ -155,13 +167,14 @@ def _selectors(lines: Sequence[dict[str, Any]]) -> dict[str, list[list[float | N
     return {name: [[number(v, 4) for v in one.get(name) or []] for one in flat] for name in names}
 
 
-def _clients(values: list[tuple[float, int]]) -> dict[str, Any]:
-    """A distribution, and the clients with the lowest accuracy."""
+def _clients(values: list[tuple[float, int]], lower_is_better: bool) -> dict[str, Any]:
+    """A distribution, and the clients for which the metric is worst."""
     ordered = sorted(values)
     picked = ordered
     if len(ordered) > CLIENTS:
         picked = [ordered[i] for i in np.linspace(0, len(ordered) - 1, CLIENTS).round().astype(int)]
-    worst = [{"client": client, "accuracy": value} for value, client in ordered[:WORST]]
+    last = ordered[: -WORST - 1 : -1] if lower_is_better else ordered[:WORST]
+    worst = [{"client": client, "value": value} for value, client in last]
     return {"values": [value for value, _ in picked], "count": len(ordered), "worst": worst}
 
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from fedloom.engine.store import checkpoint
 from fedloom.errors import FedloomError, shown
+from fedloom.evaluation.metrics import METRICS
 from fedloom.io import files
 from fedloom.io.archives import read_arrays
 from fedloom.io.files import read_lines
@@ -44,6 +45,16 @@ class RunFiles:
             name: value for name, value in self.fields.items() if name not in NO_EFFECT_FIELDS and name != "seed"
         }
         return json.dumps(deciding, sort_keys=True, default=str)
+
+    @cached_property
+    def metrics(self) -> list[dict[str, str]]:
+        """Its metrics with title, direction and format, the headline first. The user's own code is not run for that."""
+        names = self.fields.get("metrics") or ["accuracy"]
+        names = [name.strip() for name in names.split(",")] if isinstance(names, str) else list(names)
+        stored = files.read_json(self.path / "metrics.json")
+        listed = stored if isinstance(stored, list) else []
+        described = {item.get("name"): item for item in listed if isinstance(item, dict)}
+        return [_metric(str(name), described.get(name, {})) for name in names]
 
     @cached_property
     def summary(self) -> dict[str, Any]:
@@ -104,6 +115,14 @@ class RunFiles:
         except (OSError, KeyError, ValueError, IndexError, TypeError, OverflowError, MemoryError):
             return None
         return counts
+
+
+def _metric(name: str, stored: dict[str, Any]) -> dict[str, str]:
+    known = METRICS.get(name)
+    usual = {"title": name.replace("_", " "), "better": "higher", "format": "number"}
+    if known is not None:
+        usual = {key: getattr(known, key) for key in usual}
+    return {"name": name, **{key: str(stored.get(key, value)) for key, value in usual.items()}}
 
 
 def find_runs(paths: Iterable[str | Path], required: bool = True) -> list[RunFiles]:

@@ -21,7 +21,15 @@ from fedloom.report.page.gather import find_runs
 from fedloom.report.page.html import page, plotly
 
 HOST = "127.0.0.1"
-WATCHED = ("recipe.yaml", "rounds.jsonl", "clients.jsonl", "summary.json", "analysis/*", "personal/*.json")
+WATCHED = (
+    "recipe.yaml",
+    "metrics.json",
+    "rounds.jsonl",
+    "clients.jsonl",
+    "summary.json",
+    "analysis/*",
+    "personal/*.json",
+)
 
 
 class PageData:

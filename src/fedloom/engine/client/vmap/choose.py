@@ -14,13 +14,14 @@ import torch
 from torch import Tensor
 from torch.nn.modules.conv import _ConvNd
 
+from fedloom.engine.client.local_work import local_work
 from fedloom.engine.client.loop import Trained
 from fedloom.engine.client.replica import Replica
 from fedloom.engine.client.vmap.context import FunctionalNet, VmapLoss
 from fedloom.engine.experiment import Experiment
 from fedloom.engine.tensor_layout import scoped
 from fedloom.errors import FedloomError
-from fedloom.methods.api.context import Slots, TaskInfo, TrainSpec
+from fedloom.methods.api.context import Phase, Slots, TaskInfo, TrainSpec
 
 AUTO = 32  # clients in one computation
 LARGEST = 16_384  # trained weights
@@ -90,7 +91,7 @@ class TrialContext:
     round: int
     lr: float
     momentum: float
-    epochs: int
+    work: Phase
     broadcast: Slots
 
 
@@ -107,7 +108,7 @@ def _try(replica: Replica, parts: tuple[str, ...], round: int, count: int = 2) -
             round,
             recipe.lr,
             recipe.momentum,
-            recipe.epochs,
+            local_work(recipe, 0, round),
             Slots(scoped(down, name), f"{name}: broadcast"),
         )
         for name in parts
@@ -124,7 +125,7 @@ def _try(replica: Replica, parts: tuple[str, ...], round: int, count: int = 2) -
     index = torch.arange(3).expand(count, -1)
     replica.net.train()
     with replica.autocast():
-        values: Tensor = losses(TrainSpec(replica.phases), trained, pieces, rows, rows, x, y, index, counts, state)
+        values: Tensor = losses(TrainSpec((Phase(1),)), trained, pieces, rows, rows, x, y, index, counts, state)
     torch.autograd.grad(values.sum(), pieces, materialize_grads=True)
 
 

@@ -1,9 +1,9 @@
 """Several clients in one computation: their weight vectors are the rows of a matrix, and one step updates all rows.
 
 With a tiny net most of a step's time goes into starting operations; vmap turns K small products into one batched product.
-Every client keeps its own generator, order of samples, state, momentum and corrections, so a vmapped round is the same
-mathematics as an eager one and agrees with it up to rounding. Clients may have different numbers of samples: those whose
-next batches have the same length step together, and the others wait.
+Every client keeps its own generator, order of samples, state, optimizer and corrections, so a vmapped round is the same
+mathematics as an eager one and agrees with it up to rounding. Clients may have different numbers of samples, epochs and steps:
+those whose next batches have the same length step together, and the others wait.
 
 The cohort alone decides which clients train together, so vmapped runs have the same bits for any number of workers and
 after any interruption. Only local training is vmapped; evaluation, queries and fine-tuning are not.
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,12 +23,14 @@ from torch import Tensor
 from fedloom.engine.client.client import Client
 from fedloom.engine.client.loop import LocalLoop, Trained
 from fedloom.engine.client.losses import Contexts
-from fedloom.engine.client.optimizers import sgd
+from fedloom.engine.client.moments import Moments, StepGroup
+from fedloom.engine.client.optimizers import adam, sgd
 from fedloom.engine.client.purposes import FORWARD_TRAINING
 from fedloom.engine.client.replica import MessageViews, Replica
 from fedloom.engine.client.samples import PREPARED_BYTES, Samples
 from fedloom.engine.client.vmap.context import VmapLoss
 from fedloom.engine.timing import preparing
+from fedloom.errors import FedloomError
 from fedloom.methods.api.context import ClientContext, Phase, TrainSpec
 from fedloom.rng import seeded
 
@@ -70,7 +73,12 @@ class VmapClients(LocalLoop[Batches]):
         for row, one in enumerate(self.clients):
             one.rebind(self.w[row], self.start[row])
         self.lr = self.clients[0].lr
-        self.velocity = torch.zeros_like(self.w[:, : layout.trained])
+        self.moments = Moments(layout, self.w[:, : layout.trained], replica.rule.adaptive)
+        for row, view in enumerate(views):
+            self.moments.load(view.state, row)
+        self.plans = [one.phases() for one in self.clients]  # clients may have different numbers of epochs or steps
+        self._place = -1  # of the current phase in them
+        self._groups: list[StepGroup] = []
         self.flat = torch.zeros_like(self.w[:, : layout.trained])
         self.loss = torch.zeros(count, device=replica.device)
         self.losses = VmapLoss(replica, replica.loss, self.clients[0].contexts)
@@ -83,7 +91,9 @@ class VmapClients(LocalLoop[Batches]):
         began = time.perf_counter()
         replica = self.replica
         replica.net.train()
-        self.train(TrainSpec(replica.phases))
+        self.train(TrainSpec(self._common_phases()))
+        for row, view in enumerate(self.views):
+            self.moments.save(view.state, row)
         reports = []
         finishing = replica.experiment.program.method.hooked("after_training")
         for row, (one, views) in enumerate(zip(self.clients, self.views, strict=True)):
@@ -92,7 +102,7 @@ class VmapClients(LocalLoop[Batches]):
             if finishing:
                 replica.start.copy_(self.start[row])
                 one.rebind(replica.weights.storage, replica.start)
-                replica.velocity.zero_()
+                replica.moments.reset()
                 with seeded(one.recipe.seed, FORWARD_TRAINING, one.round, str(one.client)):
                     one.after_training(finishing)
             replica.send(views)
@@ -100,15 +110,27 @@ class VmapClients(LocalLoop[Batches]):
         seconds = (time.perf_counter() - began) / len(reports)
         return [{**report, "seconds": seconds} for report in reports]
 
+    def _common_phases(self) -> tuple[Phase, ...]:
+        """The phases of the first client; those of the others train the same regions in the same order."""
+        first, *others = [[phase.regions for phase in plan] for plan in self.plans]
+        if any(regions != first for regions in others):
+            raise FedloomError(
+                "vmap: clients with different numbers of local epochs have different phases; set vmap to off"
+            )
+        return self.plans[0]
+
     # the steps of the loop
 
     def begin(self, phase: Phase, spec: TrainSpec, caller: ClientContext | None) -> Trained:
         layout = self.replica.layout
-        slices = layout.slices(layout.trainable(*phase.regions))
+        names = layout.trainable(*phase.regions)
+        slices = layout.slices(names)
+        self._place += 1
+        self._groups = self.moments.groups(names) if self.replica.rule.adaptive else []
         return Trained(slices, bool(slices) and slices[0].start < layout.shared)
 
     def batches(self, phase: Phase, spec: TrainSpec) -> Iterator[Batches]:
-        return preparing(aligned_batches(self.clients, phase.epochs))
+        return preparing(aligned_batches(self.clients, [plan[self._place] for plan in self.plans]))
 
     def gradient(self, batch: Batches, trained: Trained, spec: TrainSpec, caller: ClientContext | None) -> list[Tensor]:
         rows, w = batch.rows, self.w[batch.rows]
@@ -133,25 +155,58 @@ class VmapClients(LocalLoop[Batches]):
         gradient[:] = [self.flat[batch.rows, s] for s in trained.slices]
 
     def optimizer_step(self, gradient: Sequence[Tensor], batch: Batches, trained: Trained, rate: float) -> None:
-        recipe, rows, w = self.replica.recipe, batch.rows, self.w[batch.rows]
-        for s, piece in zip(trained.slices, gradient, strict=True):
-            weights, velocity = w[:, s], self.velocity[rows, s]
-            sgd(weights, piece, velocity, recipe.weight_decay, recipe.momentum, rate)
-            if not isinstance(rows, slice):  # rows by index are copies
-                self.w[rows, s], self.velocity[rows, s] = weights, velocity
+        rule, rows = self.replica.rule, batch.rows
+        pieces = zip(trained.slices, gradient, strict=True)
+        if not rule.adaptive:
+            for s, piece in pieces:
+                with self._rows(self.w, rows, s) as w, self._rows(self.moments.first, rows, s) as velocity:
+                    sgd(w, piece, velocity, rule.decay, rule.momentum, rate)
+        else:
+            self._adam(list(pieces), rows, rate)
         for row in batch.numbers:
             self.clients[row].segments[-1] += trained.shared
             self.clients[row].losses += 1
 
+    def _adam(self, pieces: Sequence[tuple[slice, Tensor]], rows: Rows, rate: float) -> None:
+        second = self.moments.second
+        assert second is not None
+        for group in self._groups:
+            group.done[rows] += 1
+            step = group.done[rows][:, None]
+            for inside in group.slices:
+                begin, piece = next((s.start, piece) for s, piece in pieces if s.start <= inside.start < s.stop)
+                own = piece[:, inside.start - begin : inside.stop - begin]
+                with (
+                    self._rows(self.w, rows, inside) as w,
+                    self._rows(self.moments.first, rows, inside) as first,
+                    self._rows(second, rows, inside) as squares,
+                ):
+                    adam(w, own, first, squares, step, self.replica.rule, rate)
 
-def aligned_batches(clients: Sequence[Client], epochs: int) -> Iterator[Batches]:
-    """Batches of equal length side by side; the largest group of clients that can step together goes first."""
+    @staticmethod
+    @contextmanager
+    def _rows(matrix: Tensor, rows: Rows, columns: slice) -> Iterator[Tensor]:
+        """A part of a matrix, to be changed in place."""
+        view = matrix[rows, columns]
+        yield view
+        if not isinstance(rows, slice):  # rows by index are copies
+            matrix[rows, columns] = view
+
+    def end(self, spec: TrainSpec) -> None:
+        self.moments.count(self._groups)
+
+
+def aligned_batches(clients: Sequence[Client], work: Sequence[Phase]) -> Iterator[Batches]:
+    """Batches of equal length side by side; the largest group of clients that can step together goes first.
+
+    `work`: one phase per client.
+    """
     recipe = clients[0].recipe
     total = sum(len(one.own) for one in clients) * clients[0].own.x[0].numel() * 4
     if recipe.augment == "none" and total <= PREPARED_BYTES:
-        yield from _prepared_batches(clients, epochs)
+        yield from _prepared_batches(clients, work)
         return
-    epochs_of = [one.own.epochs(one.generator, epochs) for one in clients]
+    epochs_of = [one.own.work(one.generator, phase) for one, phase in zip(clients, work, strict=True)]
     waiting = [next(batches, None) for batches in epochs_of]
     while any(batch is not None for batch in waiting):
         chosen = _largest([0 if batch is None else len(batch[1]) for batch in waiting])
@@ -161,16 +216,15 @@ def aligned_batches(clients: Sequence[Client], epochs: int) -> Iterator[Batches]
         yield Batches(_rows(chosen), *(torch.stack(column) for column in zip(*ready, strict=True)))
 
 
-def _prepared_batches(clients: Sequence[Client], epochs: int) -> Iterator[Batches]:
+def _prepared_batches(clients: Sequence[Client], work: Sequence[Phase]) -> Iterator[Batches]:
     """The same with images that are converted once: a step then gathers all its images with one index."""
     samples_of = [one.own for one in clients]
     x = _prepared(samples_of)
     y = torch.cat([samples.y for samples in samples_of])
-    orders: list[list[Tensor]] = [[] for _ in clients]  # by client: the indices of each of its batches
+    orders: list[list[Tensor]] = []  # by client: the indices of each of its batches
     begins, begin = [], 0
-    for row, (one, samples) in enumerate(zip(clients, samples_of, strict=True)):
-        for _ in range(epochs):
-            orders[row] += samples.orders(one.generator)
+    for one, samples, phase in zip(clients, samples_of, work, strict=True):
+        orders.append(samples.work_orders(one.generator, phase))
         begins.append(begin)
         begin += len(samples)
     first = torch.tensor(begins)

@@ -19,7 +19,7 @@ from fedloom.engine.client.losses import MethodLoss
 from fedloom.engine.client.replica import Replica
 from fedloom.engine.tensor_layout import scoped
 from fedloom.errors import FedloomError
-from fedloom.methods.api.context import Slots, TaskInfo, TrainSpec
+from fedloom.methods.api.context import Phase, Slots, TaskInfo, TrainSpec
 from fedloom.nets import Net
 
 # where an operation has no batched form, torch computes the clients one by one: correct, only slower
@@ -40,7 +40,7 @@ class CommonContext(Protocol):
     @property
     def momentum(self) -> float: ...
     @property
-    def epochs(self) -> int: ...
+    def work(self) -> Phase: ...
     @property
     def broadcast(self) -> Slots: ...
 
@@ -165,7 +165,11 @@ class VmapContext:
         state: Mapping[str, Tensor],
     ) -> None:
         self.name, self.task, self.round, self.lr = common.name, common.task, common.round, common.lr
-        self.momentum, self.epochs, self.broadcast = common.momentum, common.epochs, common.broadcast
+        self.momentum, self.broadcast = common.momentum, common.broadcast
+        if not losses.replica.recipe.varied_work:
+            self.work = common.work
+            if not self.work.steps:
+                self.epochs = self.work.epochs
         self.state = Slots(scoped(state, common.name), f"{common.name}: client state")
         self.counts = counts
         shared = losses.replica.layout.shared

@@ -59,6 +59,22 @@ function duration(seconds) {
   const minutes = seconds / 60;
   return minutes < 100 ? `${fixed(minutes, 1)} min` : `${fixed(minutes / 60, 1)} h`;
 }
+// the chosen metric: its numbers are fractions, or plain numbers; one choice for all sections
+const metric = () => DATA.metrics.find(m => m.name === CHOICE.measure) || DATA.metrics[0] || { name: "accuracy", title: "accuracy", better: "higher", format: "percent" };
+const scaleOf = m => m.format === "percent" ? 100 : 1;
+const heading = m => m.format === "percent" ? `${m.title} in %` : m.title;
+const capital = text => text.charAt(0).toUpperCase() + text.slice(1);
+const showOf = m => m.format === "percent" ? percent : v => fixed(v, 3);
+const bestOf = (m, values) => m.better === "lower" ? Math.min(...values) : Math.max(...values);
+function metricSwitch() {
+  if (DATA.metrics.length < 2) return null;
+  const before = metric().name;
+  return switcher("measure", "metric", DATA.metrics.map(m => [m.name, m.title]), () => {
+    for (const name of ["metric", "clients"]) // the same curve and the same models, of the other metric
+      if (typeof CHOICE[name] === "string" && (CHOICE[name] === before || CHOICE[name].endsWith(`_${before}`))) CHOICE[name] = CHOICE[name].slice(0, -before.length) + CHOICE.measure;
+    render();
+  }, before);
+}
 const short = (text, length) => text.length > length ? text.slice(0, length - 1) + "…" : text;
 const plain = text => text.replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;"); // Plotly reads a little HTML
 

@@ -22,26 +22,30 @@ function bandTraces(found, i, name, style = {}) {
   return traces;
 }
 
-const METRICS = [["test_accuracy", "global accuracy", true], ["validation_accuracy", "validation accuracy", true], ["client_accuracy", "client accuracy", true],
-  ["personal_accuracy", "own models' accuracy", true], ["train_loss", "training loss", false], ["lr", "learning rate", false]];
+const curvesOf = m => [["test", "global"], ["validation", "validation"], ["client", "client"], ["personal", "own models'"]].map(([kind, word]) => [`${kind}_${m.name}`, `${word} ${m.title}`, scaleOf(m)]);
 
 section("curves", "Learning curves", {
   has: () => DATA.series.some(s => s.runs.some(r => r.done)),
   hint: ["No round is done yet.", "", ""],
   async draw(root, redraw) {
-    const metrics = METRICS.filter(([name]) => DATA.series.some(s => s.runs.some(r => (r.curves[name] || []).some(known))));
-    const options = metrics.map(m => [m[0], m[1]]), x = choose("x", XS, "round"), name = choose("metric", options, "test_accuracy");
+    const there = ([name]) => DATA.series.some(s => s.runs.some(r => (r.curves[name] || []).some(known)));
+    const metrics = [...curvesOf(metric()), ["train_loss", "training loss", 1], ["lr", "learning rate", 1]].filter(there), first = `test_${metric().name}`;
+    const options = metrics.map(m => [m[0], m[1]]), x = choose("x", XS, "round"), name = choose("metric", options, first);
     const many = DATA.series.some(s => s.runs.length > 1), seeds = choose("seeds", [["band", ""], ["each", ""]], "band");
-    root.append(switches(switcher("metric", "show", options, redraw, "test_accuracy"), switcher("x", "against", XS, redraw, "round"),
+    root.append(switches(metricSwitch(), switcher("metric", "show", options, redraw, first), switcher("x", "against", XS, redraw, "round"),
       many ? switcher("seeds", "seeds", [["band", "mean ± std"], ["each", "each"]], redraw, "band") : null));
-    const scale = metrics.find(m => m[0] === name)[2] ? 100 : 1;
-    const of = run => ({ round: run.curves.round, y: (run.curves[name] || []).map(v => known(v) ? scale * v : null) });
     const xOf = x === "round" ? null : (run, round) => run.curves[x][run.curves.round.indexOf(round)] / (x === "bytes" ? 1e6 : 1);
-    const traces = shown().flatMap(([s, i]) => {
-      const sets = seeds === "each" ? s.runs.map(r => [[r], `${s.label}, seed ${r.seed}`]) : [[s.runs, s.label]];
-      return sets.flatMap(([runs, label]) => { const found = band(runs, of, xOf); return found && found.x.length ? bandTraces(found, i, label) : []; });
-    });
-    await figure(root, "curves", traces, { height: 430, xaxis: { title: XTITLE[x] }, yaxis: { title: metrics.find(m => m[0] === name)[1] + (scale === 100 ? " in %" : "") } });
+    const draw = async (id, [name, title, scale]) => {
+      const of = run => ({ round: run.curves.round, y: (run.curves[name] || []).map(v => known(v) ? scale * v : null) });
+      const traces = shown().flatMap(([s, i]) => {
+        const sets = seeds === "each" ? s.runs.map(r => [[r], `${s.label}, seed ${r.seed}`]) : [[s.runs, s.label]];
+        return sets.flatMap(([runs, label]) => { const found = band(runs, of, xOf); return found && found.x.length ? bandTraces(found, i, label) : []; });
+      });
+      await figure(root, id, traces, { height: 430, xaxis: { title: XTITLE[x] }, yaxis: { title: title + (scale === 100 ? " in %" : "") } });
+    };
+    await draw("curves", metrics.find(m => m[0] === name));
+    if (DATA.export) for (const m of DATA.metrics.slice(1)) // for papers, every metric has its figure
+      if (there(curvesOf(m)[0])) await draw(`curves-${m.name}`, curvesOf(m)[0]);
   },
 });
 

@@ -20,23 +20,42 @@ section("split", "Data split", {
 
 section("clients", "Clients", {
   has: () => DATA.series.some(s => s.runs.some(r => r.clients)),
-  hint: ["The accuracy of every client is measured after the last round, or earlier with ", "--set eval_clients=5", "."],
+  hint: ["Every client is evaluated after the last round, or earlier with ", "--set eval_clients=5", "."],
   async draw(root, redraw) {
-    const kinds = [["accuracy", "global model"], ["personal_accuracy", "own models"]].filter(([k]) => DATA.series.some(s => s.runs.some(r => r.clients?.[k])));
+    const m = metric(), lower = m.better === "lower", scale = scaleOf(m);
+    const kinds = [[m.name, "global model"], [`personal_${m.name}`, "own models"]].filter(([k]) => DATA.series.some(s => s.runs.some(r => r.clients?.[k])));
+    root.append(switches(metricSwitch(), kinds.length > 1 ? switcher("clients", "model", kinds, redraw) : null));
+    if (!kinds.length) { root.append(el("p", { class: "about" }, `${capital(m.title)} is undefined for every client.`)); return; }
     const kind = choose("clients", kinds);
-    if (kinds.length > 1) root.append(switches(switcher("clients", "model", kinds, redraw)));
-    root.append(el("p", { class: "about" }, `Accuracy of the ${kind === "accuracy" ? "global model" : "client's own model"} on each client's own test images, all seeds together.`));
+    root.append(el("p", { class: "about" }, `${capital(m.title)} of the ${kind === m.name ? "global model" : "client's own model"} on each client's own test samples, all seeds together.`));
     const list = shown(), traces = list.map(([s, i]) => {
-      const values = s.runs.flatMap(r => r.clients?.[kind]?.values || []).map(v => 100 * v);
+      const values = s.runs.flatMap(r => r.clients?.[kind]?.values || []).map(v => scale * v);
       return { type: "box", x: values, y: values.map(() => short(s.label, root.clientWidth < 640 ? 16 : 38)), orientation: "h", name: plain(s.label), marker: { color: color(i), size: 4, opacity: .55 }, line: { width: 1.5 },
         boxpoints: values.length <= 1500 ? "all" : "outliers", jitter: .6, pointpos: 0, fillcolor: faded(color(i), .12), hoverinfo: "x" };
     }).filter(t => t.x.length);
-    await figure(root, "clients", traces, { height: 110 + 64 * traces.length, xaxis: { title: "accuracy in %", range: [-2, 102] }, yaxis: { autorange: "reversed" }, margin: { l: 20, r: 16, t: 10, b: 44 } });
+    await figure(root, "clients", traces, { height: 110 + 64 * traces.length, xaxis: { title: heading(m), range: scale === 100 ? [-2, 102] : undefined }, yaxis: { autorange: "reversed" }, margin: { l: 20, r: 16, t: 10, b: 44 } });
     const rows = DATA.series.map((s, i) => {
-      const all = s.runs.flatMap(r => (r.clients?.[kind]?.worst || []).map(w => ({ ...w, seed: r.seed }))).sort((a, b) => a.accuracy - b.accuracy).slice(0, 5);
-      return { cells: [{ text: s.label, dot: i }, all.map(w => `client ${w.client}${s.runs.length > 1 ? ` (seed ${w.seed})` : ""}: ${percent(w.accuracy)}`).join(" · ")] };
+      const all = s.runs.flatMap(r => (r.clients?.[kind]?.worst || []).map(w => ({ ...w, seed: r.seed }))).sort((a, b) => (lower ? -1 : 1) * (a.value - b.value)).slice(0, 5);
+      return { cells: [{ text: s.label, dot: i }, all.map(w => `client ${w.client}${s.runs.length > 1 ? ` (seed ${w.seed})` : ""}: ${showOf(m)(w.value)}`).join(" · ")] };
     });
-    root.append(el("h3", {}, "Worst clients"), table([{ title: "series", word: true }, { title: "client and accuracy in %, lowest first", word: true }], rows, "worst-clients"));
+    root.append(el("h3", {}, "Worst clients"), table([{ title: "series", word: true }, { title: `client and ${heading(m)}, ${lower ? "highest" : "lowest"} first`, word: true }], rows, "worst-clients"));
+  },
+});
+
+section("byclass", "By class", {
+  has: () => DATA.series.some(s => s.runs.some(r => DATA.metrics.some(m => r.summary[`class_${m.name}`]))),
+  hint: ["Metrics of the global model by class are computed where a recipe has more than accuracy: ", "--metrics accuracy,macro_f1", "."],
+  async draw(root) {
+    const m = metric(), scale = scaleOf(m), values = s => s.runs.map(r => r.summary[`class_${m.name}`]).filter(Boolean);
+    const classes = [...new Set(DATA.series.flatMap(s => values(s).flatMap(v => Object.keys(v))))].sort((a, b) => (+a - +b) || (a < b ? -1 : a > b ? 1 : 0));
+    if (DATA.metrics.length > 1) root.append(switches(metricSwitch()));
+    root.append(el("p", { class: "about" }, `${capital(heading(m))} of the global model after the last round, by class of the pooled test set, mean over seeds. F1 and AUROC are of the class against the rest; other metrics are of the class's own samples.`));
+    const traces = shown().filter(([s]) => values(s).length).map(([s, i]) => {
+      const of = c => values(s).map(v => v[c]).filter(known), sets = classes.map(of);
+      return { type: classes.length > 30 ? "scatter" : "bar", mode: classes.length > 30 ? "lines" : undefined, name: plain(s.label), x: classes.map(c => plain(short(c, 18))), y: sets.map(v => v.length ? scale * mean(v) : null), marker: { color: color(i) },
+        error_y: { type: "data", array: sets.map(v => scale * deviation(v)), visible: sets.some(v => v.length > 1), color: css("--soft"), thickness: 1 }, hovertemplate: `${plain(s.label)}<br>class %{x}: %{y:.4g}<extra></extra>` };
+    });
+    await figure(root, "by-class", traces, { height: 330, barmode: "group", xaxis: { title: "class", type: "category" }, yaxis: { title: heading(m) } });
   },
 });
 

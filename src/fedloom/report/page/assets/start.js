@@ -1,5 +1,5 @@
 // Layout of the page, redrawing of one section or all, updates of a running experiment.
-const ORDER = ["overview", "results", "published", "curves", "split", "clients", "factors", "norms", "inside", "selectors", "embedding", "cost"];
+const ORDER = ["overview", "results", "published", "curves", "split", "clients", "byclass", "factors", "norms", "inside", "selectors", "embedding", "cost"];
 
 function legend() {
   const root = document.getElementById("legend");

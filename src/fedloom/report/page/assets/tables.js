@@ -22,20 +22,21 @@ function tuningKey(t) { // methods are tuned at rates of their own; only several
   const many = DATA.series.some(s => s.runs.some(r => (r.tuned || []).filter(o => tuningKind(o) === tuningKind(t)).length > 1));
   return many ? `${tuningKind(t)}, lr=${t.lr}` : tuningKind(t);
 }
-function summaryValue(run, name) {
-  const s = run.summary;
-  if (name === "global") return known(s.test_accuracy) ? s.test_accuracy : last(run, "test_accuracy");
-  if (name === "clients") return s.client_accuracy ? s.client_accuracy.mean : last(run, "client_accuracy");
-  if (name === "own") return s.personal_accuracy ? s.personal_accuracy.mean : last(run, "personal_accuracy");
-  if (name === "worst") return (s.personal_accuracy || s.client_accuracy || {}).worst;
-  if (name === "clean") return s.clean_test_accuracy;
-  if (name === "validated") return s.best_by_validation ? s.best_by_validation.test_accuracy : undefined;
+function summaryValue(run, name, m = metric()) {
+  const s = run.summary, of = kind => s[`${kind}_${m.name}`];
+  if (name === "global") return known(of("test")) ? of("test") : last(run, `test_${m.name}`);
+  if (name === "clients") return of("client") ? of("client").mean : last(run, `client_${m.name}`);
+  if (name === "own") return of("personal") ? of("personal").mean : last(run, `personal_${m.name}`);
+  if (name === "worst") return (of("personal") || of("client") || {}).worst;
+  if (name === "clean") return of("clean_test");
+  if (name === "validated") return s.best_by_validation ? s.best_by_validation[`test_${m.name}`] : undefined;
   if (name.startsWith("tuned ")) {
-    const found = (run.tuned || []).find(t => tuningKey(t) === name);
-    return found ? found.personal_accuracy.mean : undefined;
+    const tuning = (run.tuned || []).find(t => tuningKey(t) === name);
+    return tuning?.[`personal_${m.name}`]?.mean;
   }
-  if (name.startsWith("domain ")) return (s.domain_accuracy || {})[name.slice(7)];
+  if (name.startsWith("domain ")) return (of("domain") || {})[name.slice(7)];
 }
+const undefinedClients = (run, name, m = metric()) => (run.summary[`${name === "own" ? "personal" : "client"}_${m.name}`] || {}).undefined || 0;
 
 section("overview", "What was run", {
   has: () => true,
@@ -63,25 +64,26 @@ section("overview", "What was run", {
 });
 
 section("results", "Results", {
-  has: () => DATA.series.some(s => s.runs.some(r => known(summaryValue(r, "global")))),
+  has: () => DATA.series.some(s => s.runs.some(r => DATA.metrics.some(m => known(summaryValue(r, "global", m))))),
   hint: ["No round was evaluated yet; the result table appears after the first evaluation (", "--eval-every 1", ")."],
   draw(root) {
-    const runs = DATA.series.flatMap(s => s.runs);
+    const runs = DATA.series.flatMap(s => s.runs), m = metric();
+    if (DATA.metrics.length > 1) root.append(switches(metricSwitch()));
     const tuned = [...new Set(runs.flatMap(r => (r.tuned || []).map(tuningKey)))].sort();
-    const domains = [...new Set(runs.flatMap(r => Object.keys(r.summary.domain_accuracy || {})))];
+    const domains = [...new Set(runs.flatMap(r => Object.keys(r.summary[`domain_${m.name}`] || {})))];
     const columns = [
       ["global", "global", "the global model on the pooled test set, after the last round"],
       ["clean", "clean", "the same on unshifted test images"],
-      ["validated", "best by validation", "test accuracy of the round that was best on held-out validation images"],
+      ["validated", "best by validation", `test ${m.title} of the round that was best on held-out validation samples${DATA.metrics.length > 1 ? " by the headline metric" : ""}`],
       ["clients", "clients", "the global model on each client's own test images, mean over clients"],
       ["own", "own models", "each client's own model on its own test images, mean over clients"],
-      ["worst", "worst client", "the lowest accuracy of any client (with its own model where it has one)"],
+      ["worst", "worst client", `the ${m.better === "lower" ? "highest" : "lowest"} ${m.title} of any client (with its own model where it has one)`],
       ...tuned.map(t => [t, t, "after fine-tuning on each client's own data, mean over clients"]),
       ...domains.map(d => [`domain ${d}`, d, `the global model on the test images of ${d}`]),
     ].filter(([name]) => runs.some(r => known(summaryValue(r, name))));
     const values = (s, name) => s.runs.map(r => summaryValue(r, name)).filter(known);
     const best = Object.fromEntries(columns.map(([name]) =>
-      [name, Math.max(...DATA.series.map(s => values(s, name)).filter(v => v.length).map(v => +mean(v).toFixed(4)))]));
+      [name, bestOf(m, DATA.series.map(s => values(s, name)).filter(v => v.length).map(v => +mean(v).toFixed(4)))]));
     const lost = runs.some(r => (r.summary.lost || 0) > 0);
     const privacy = runs.some(r => known(r.summary.epsilon));
     const rows = DATA.series.map((s, i) => ({ cells: [
@@ -90,7 +92,8 @@ section("results", "Results", {
       ...columns.map(([name]) => {
         const found = values(s, name);
         const untrained = ["global", "clients"].includes(name) && s.runs.some(r => r.summary.shared === 0 && r.summary.personal > 0);
-        return { text: spread(found), note: untrained ? "initial model" : "", value: found.length ? mean(found) : undefined, best: DATA.series.length > 1 && found.length > 0 && +mean(found).toFixed(4) === best[name] };
+        const lacking = ["clients", "own"].includes(name) ? s.runs.reduce((a, r) => a + undefinedClients(r, name), 0) : 0;
+        return { text: spread(found, showOf(m)), note: [untrained ? "initial model" : "", lacking ? `${lacking} undefined` : ""].filter(Boolean).join(", "), value: found.length ? mean(found) : undefined, best: DATA.series.length > 1 && found.length > 0 && +mean(found).toFixed(4) === best[name] };
       }),
       spread(s.runs.map(r => perRound(r, "seconds")), v => fixed(v, v < 1 ? 3 : 2)),
       spread(s.runs.map(r => perRound(r, "bytes")).slice(0, 1), v => fixed(v / 1e6, 2)),
@@ -98,7 +101,8 @@ section("results", "Results", {
       ...(lost ? [String(s.runs.reduce((a, r) => a + (r.summary.lost || 0), 0))] : []),
     ] }));
     const seeds = Math.max(...DATA.series.map(s => s.runs.length));
-    root.append(el("p", { class: "about" }, `Accuracy in %${seeds > 1 ? ", mean ± standard deviation over seeds" : ", one seed: differences of a few points may be chance"}, after the last round. Bold is the highest mean of a column.`));
+    root.append(el("p", { class: "about" }, `${capital(heading(m))}${seeds > 1 ? ", mean ± standard deviation over seeds" : ", one seed: differences of a few points may be chance"}, after the last round. Bold is the ${m.better === "lower" ? "lowest" : "highest"} mean of a column.`
+      + (runs.some(r => (r.summary.site_means || []).includes(m.name)) ? " Only sites have test data: global is the mean over sites, weighted by their test samples." : "")));
     root.append(table([{ title: "series", word: true }, { title: "seeds" }, ...columns.map(c => ({ title: c[1], help: c[2] })), { title: "s / round" }, { title: "MB / round" },
       ...(privacy ? [{ title: "ε", help: "privacy spent per client, at the delta of the recipe" }] : []), ...(lost ? [{ title: "lost uploads" }] : [])], rows, "result-table"));
     root.append(el("details", {}, el("summary", {}, "What the columns mean"),
@@ -149,13 +153,16 @@ section("cost", "Cost", {
   has: () => DATA.series.some(s => s.runs.some(r => r.done)),
   hint: ["No round is done yet.", "", ""],
   async draw(root, redraw) {
-    const accuracies = DATA.series.flatMap(s => s.runs.map(r => Math.max(...(r.curves.test_accuracy || []).filter(known)))).filter(known);
-    const fallback = accuracies.length ? Math.floor(95 * Math.min(...accuracies)) : 50;
-    const target = CHOICE.target ?? fallback;
-    root.append(switches(el("label", { class: "switch" }, "target accuracy in %", el("input", { type: "number", min: 1, max: 100, value: target, "data-switch": "target",
-      onchange: e => { CHOICE.target = Math.min(100, Math.max(1, +e.target.value || fallback)); redraw(); } }))));
-    const reached = run => { // the first evaluated round at or above the target
-      const at = (run.curves.test_accuracy || []).findIndex(v => known(v) && v >= target / 100);
+    const m = metric(), name = `test_${m.name}`, lower = m.better === "lower", scale = scaleOf(m), percents = scale === 100;
+    const bests = DATA.series.flatMap(s => s.runs.map(r => bestOf(m, (r.curves[name] || []).filter(known)))).filter(known);
+    const least = bests.length ? scale * (lower ? Math.max(...bests) : Math.min(...bests)) : null; // what every run reaches
+    const near = least === null ? 50 : lower ? 1.05 * least : .95 * least, fallback = percents && !lower ? Math.floor(near) : +near.toPrecision(3);
+    const key = `target ${m.name}`, target = CHOICE[key] ?? fallback;
+    const limited = v => percents ? Math.min(100, Math.max(lower ? 0 : 1, v)) : v;
+    root.append(switches(metricSwitch(), el("label", { class: "switch" }, `target ${heading(m)}`, el("input", { type: "number", min: percents ? 0 : undefined, max: percents ? 100 : undefined, step: percents && !lower ? 1 : "any", value: target, "data-switch": "target",
+      onchange: e => { CHOICE[key] = limited(+e.target.value || fallback); redraw(); } }))));
+    const reached = run => { // the first evaluated round at or beyond the target
+      const at = (run.curves[name] || []).findIndex(v => known(v) && (lower ? scale * v <= target : scale * v >= target));
       return at < 0 ? null : { round: run.curves.round[at], seconds: run.curves.seconds[at], bytes: run.curves.bytes[at] };
     };
     const scalar = (s, name) => s.runs.map(r => r.analysis?.summary?.cost?.[name]).filter(known);
@@ -167,14 +174,14 @@ section("cost", "Cost", {
       return { cells: [{ text: s.label, dot: i }, duration(totals("seconds")), size(totals("bytes")), cell("round", v => fixed(v, Number.isInteger(v) ? 0 : 1)), cell("seconds", duration), cell("bytes", size),
         ...extra.map(([n]) => scalar(s, n).length ? mean(scalar(s, n)).toPrecision(3) : "–")] };
     });
-    root.append(table([{ title: "series", word: true }, { title: "total training time" }, { title: "total traffic" }, { title: `round that reached ${target} %` }, { title: "seconds to it" }, { title: "traffic to it" },
+    root.append(table([{ title: "series", word: true }, { title: "total training time" }, { title: "total traffic" }, { title: `round that reached ${target}${percents ? " %" : ""}` }, { title: "seconds to it" }, { title: "traffic to it" },
       ...extra.map(([, t, h]) => ({ title: t, help: h }))], rows, "cost-table"));
     spentTable(root);
-    const points = (name, scale) => shown().map(([s, i]) => ({ type: "scatter", mode: "markers", name: plain(s.label), x: s.runs.map(r => (total(r, name) || 0) / scale), y: s.runs.map(r => 100 * (summaryValue(r, "global") ?? NaN)),
-      marker: { color: color(i), size: 11, line: { width: 1, color: css("--card") } }, hovertemplate: `${plain(s.label)}<br>%{x:.4g}<br>%{y:.1f} %<extra></extra>` }));
+    const points = (name, scale) => shown().map(([s, i]) => ({ type: "scatter", mode: "markers", name: plain(s.label), x: s.runs.map(r => (total(r, name) || 0) / scale), y: s.runs.map(r => scaleOf(m) * (summaryValue(r, "global") ?? NaN)),
+      marker: { color: color(i), size: 11, line: { width: 1, color: css("--card") } }, hovertemplate: `${plain(s.label)}<br>%{x:.4g}<br>${percents ? "%{y:.1f} %" : "%{y:.4g}"}<extra></extra>` }));
     const grid = el("div", { class: "grid" });
     root.append(grid);
-    await figure(grid, "cost-seconds", points("seconds", 1), { height: 300, xaxis: { title: "seconds of training", rangemode: "tozero" }, yaxis: { title: "accuracy in %" } }, "Accuracy against time");
-    await figure(grid, "cost-bytes", points("bytes", 1e6), { height: 300, xaxis: { title: "MB sent, down and up", rangemode: "tozero" }, yaxis: { title: "accuracy in %" } }, "Accuracy against traffic");
+    await figure(grid, "cost-seconds", points("seconds", 1), { height: 300, xaxis: { title: "seconds of training", rangemode: "tozero" }, yaxis: { title: heading(m) } }, `${capital(m.title)} against time`);
+    await figure(grid, "cost-bytes", points("bytes", 1e6), { height: 300, xaxis: { title: "MB sent, down and up", rangemode: "tozero" }, yaxis: { title: heading(m) } }, `${capital(m.title)} against traffic`);
   },
 });

@@ -1,8 +1,8 @@
-"""Fine-tuning of a client's own model, with its test accuracy after every epoch."""
+"""Fine-tuning of a client's own model, with its metrics on test samples after every epoch."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import torch
@@ -13,9 +13,23 @@ from fedloom.engine.client import purposes
 from fedloom.engine.client.client import Client
 from fedloom.engine.client.replica import MessageViews, Replica
 from fedloom.engine.tasks.task import Input, Report, Task
+from fedloom.evaluation.measure import Values, evaluate_samples
 from fedloom.methods.api.context import Objective, Phase, TrainSpec
 from fedloom.rng import seeded, torch_generator
 from fedloom.weights import Regions
+
+
+@dataclass
+class Results:
+    """One number of correct samples, and one value of every other metric, for each evaluation."""
+
+    correct: list[int] = field(default_factory=list)
+    metrics: dict[str, list[float | None]] = field(default_factory=dict)
+
+    def add(self, correct: int, values: Values) -> None:
+        self.correct.append(correct)
+        for name, value in values.items():
+            self.metrics.setdefault(name, []).append(value)
 
 
 @dataclass(frozen=True)
@@ -42,12 +56,12 @@ class FineTune(Task):
     def tune(self, replica: Replica, views: MessageViews) -> Report:
         client = own_model(replica, self.client, views)
         own, others = client.data.stage.test(self.client), unseen_classes(client, self.unseen)
-        correct, unseen_correct = [], []
+        seen_results, unseen_results = Results(), Results()
 
         def evaluate(at_the_ends: bool) -> None:
-            correct.append(int(replica.hits(own, counts=client.own.counts).sum()))
+            seen_results.add(*evaluate_samples(replica, own, counts=client.own.counts))
             if at_the_ends and len(others):
-                unseen_correct.append(int(replica.hits(others, counts=client.own.counts).sum()))
+                unseen_results.add(*evaluate_samples(replica, others, counts=client.own.counts))
 
         if self.first:
             evaluate(True)
@@ -57,7 +71,14 @@ class FineTune(Task):
             for epoch in range(self.epochs):
                 client.train(spec)
                 evaluate(epoch == self.epochs - 1)
-        return {"correct": correct, "total": len(own), "unseen": unseen_correct, "unseen_total": len(others)}
+        return {
+            "correct": seen_results.correct,
+            "total": len(own),
+            "metrics": seen_results.metrics,
+            "unseen": unseen_results.correct,
+            "unseen_total": len(others),
+            "unseen_metrics": unseen_results.metrics,
+        }
 
     def __str__(self) -> str:
         return f"fine-tuning of client {self.client}"

@@ -13,7 +13,9 @@ from safetensors.numpy import load_file
 from sklearn.datasets import load_digits
 
 import fedloom as fl
-from fedloom.evaluation.accuracy import evaluate_clients, evaluate_global, summarize
+from fedloom.evaluation.clients import evaluate_clients
+from fedloom.evaluation.global_model import evaluate_global
+from fedloom.evaluation.measure import summarize
 from fedloom.runs.finished import restore_finished
 from fedloom.runs.folder import RunFolder
 from fedloom.runs.run import federation
