@@ -54,7 +54,7 @@ def read_newcomer(
         arrays = resized(arrays, resize)
     if schema and arrays.schema not in ("", schema):
         raise FedloomError(
-            f"{opened.where}: its rows were prepared by another schema than the run's; apply the run's, schema.json in its folder"
+            f"{opened.where}: its rows were prepared by another schema than the run's; use schema.json of its folder"
         )
     _check_inputs(opened.where, arrays, inputs)
     names = arrays.class_names if named else None
