@@ -19,6 +19,7 @@ from scipy import stats
 import fedloom as fl
 from fedloom import RunCallback
 from fedloom.cli.main import main
+from fedloom.evaluation.metrics import METRICS
 from fedloom.report.grid import choice, sheets
 from fedloom.report.progress import TimeLeft
 from fedloom.report.sheet import latex, markdown
@@ -172,10 +173,10 @@ def test_significance_is_the_paired_t_test_by_its_formula() -> None:
     assert paired(ours, theirs) == pytest.approx(2 * stats.t.sf(abs(t), len(d) - 1))
     assert paired(ours[:2], theirs[:2]) is None
     assert paired([0.5, 0.6, 0.7], [0.4, 0.5, 0.6]) is None  # differences without any spread
-    said = note("a", {"a": dict(enumerate(ours)), "b": dict(enumerate(theirs)), "c": {0: 0.9}})
+    said = note("a", {"a": dict(enumerate(ours)), "b": dict(enumerate(theirs)), "c": {0: 0.9}}, METRICS["accuracy"])
     assert f"b {100 * -d.mean():+.1f} (p = {paired(theirs, ours):.2g})" in said
     assert "c -1.0 (no test, too few seeds)" in said
-    assert "needs 3 seeds" in note("a", {"a": {0: 0.5}, "b": {0: 0.4}})
+    assert "needs 3 seeds" in note("a", {"a": {0: 0.5}, "b": {0: 0.4}}, METRICS["accuracy"])
 
 
 @pytest.mark.parametrize(

@@ -56,9 +56,9 @@ class Adopted:
     train: int
     test: int
     held_out: bool  # whether the test samples were split off from the given ones
-    notes: tuple[str, ...] = ()  # what reading the data had to repair
     metric: str = "accuracy"
     others: dict[str, tuple[float | None, list[float | None]]] = field(default_factory=dict)  # metric -> before, curve
+    notes: tuple[str, ...] = ()  # what reading the data had to repair
 
     @property
     def after(self) -> float | None:
@@ -121,9 +121,9 @@ def adopt(
         train=len(given.train_y),
         test=total,
         held_out=divided,
-        notes=given.notes,
         metric=headline,
         others={metric: (before.get(metric), curves[metric]) for metric in recipe.metrics[1:]},
+        notes=given.notes,
     )
     ends = {headline: (adopted.before, adopted.after)} | {
         metric: (first, curve[-1]) for metric, (first, curve) in adopted.others.items()
