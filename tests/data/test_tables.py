@@ -220,7 +220,7 @@ def test_a_file_that_is_no_table_is_refused_in_a_sentence(
 )
 def test_a_damaged_schema_is_refused_in_a_sentence(text: str, tmp_path: Path) -> None:
     (tmp_path / "schema.json").write_text(text)
-    with pytest.raises(FedloomError, match="is not a schema as a run writes it|nested too deeply"):
+    with pytest.raises(FedloomError, match=r"is not a schema as a run writes it|nested too deeply"):
         table(patients(), tmp_path / "a.csv", f"target=outcome&schema={tmp_path}/schema.json")
 
 

@@ -52,6 +52,10 @@ def read_newcomer(
         arrays = replace(arrays, test_x=arrays.test_x[:0], test_y=arrays.test_y[:0])
     if resize is not None:
         arrays = resized(arrays, resize)
+    if schema and arrays.schema not in ("", schema):
+        raise FedloomError(
+            f"{opened.where}: its rows were prepared by another schema than the run's; use schema.json of its folder"
+        )
     _check_inputs(opened.where, arrays, inputs)
     names = arrays.class_names if named else None
     train_y = _run_labels(opened.where, arrays.train_y, names, class_names)
