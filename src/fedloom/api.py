@@ -6,6 +6,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from torch.nn import Module
+
 from fedloom.data import named_data
 from fedloom.engine.given import given_recipe
 from fedloom.engine.server.callback import RunCallback
@@ -14,6 +16,7 @@ from fedloom.evaluation.fine_tuned import PersonalizationResult, TunedPart
 from fedloom.evaluation.personalization import UNSEEN
 from fedloom.methods import Method, Part
 from fedloom.methods.api.context import Objective
+from fedloom.nets import refuse_while_reading, stored_name
 from fedloom.papers import Protocol, apply, nested, protocol
 from fedloom.papers import protocols as all_protocols
 from fedloom.papers.comparison import rows as protocol_rows
@@ -50,9 +53,12 @@ def run(
     an interrupted run. `run(protocol="fedbabu", method="fn")` takes all other fields from a paper's protocol.
 
     `data` may be an object: an fl.Dataset (`from_arrays`, `from_frame`, `from_torch`, `from_hf`), a torch Dataset or a pair
-    of them, arrays, or a Hugging Face Dataset. It is stored in the cache, and the recipe names it by its content.
+    of them, arrays, or a Hugging Face Dataset. `model` may be an nn.Module; its weights are the initial ones, and
+    `head="classifier"` names its last layer where that is not the linear layer which makes its output. Both are stored in the
+    cache, and the recipe names them by their content.
     """
     if "resume" in fields:
+        refuse_while_reading()
         path, workers = fields.pop("resume"), fields.pop("workers", None)
         if (data := fields.pop("data", None)) is not None:
             _refuse_other_data(path, data)
@@ -71,6 +77,7 @@ def _refuse_other_data(path: str | Path, data: Any) -> None:
 
 def gather(given: Recipe | str | Path | Mapping[str, Any] | None, fields: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of a recipe, overridden by others."""
+    refuse_while_reading()
     if isinstance(given, Recipe):
         unset = {"split", "clients"} - given.model_fields_set  # the data may decide them
         base = given.model_dump(exclude=unset)
@@ -84,6 +91,8 @@ def gather(given: Recipe | str | Path | Mapping[str, Any] | None, fields: Mappin
     for values in (base, changes):
         if "data" in values:
             values["data"] = named_data(values["data"])
+        if isinstance(values.get("model"), Module):
+            values["model"] = stored_name(values["model"], values.pop("head", None))
     for group in NAMED_GROUPS:
         if isinstance(changes.get(group), str) and isinstance(base.get(group), dict):
             changes[group] = {**base[group], "name": changes[group]}

@@ -178,7 +178,7 @@ def test_finding_the_width_moves_no_statistic_and_uses_no_randomness(user: Path)
     [
         ("missing", "has no 'missing'"),
         ("number", r"number must be a function \(shape, classes\) -> \(body, head\)"),
-        ("one", "must return two modules, .*it returned a Flatten"),
+        ("one", "it has no linear layer that could be its head; write a function"),
         ("maps", r"one row of features per sample.*it made a tensor of shape \(2, 6, 6, 6\)"),
         ("narrow", "its body makes 6 features, its head takes 5"),
         ("binary", r"one row of 4 logits per sample.*\(2, 2\)"),
@@ -222,6 +222,8 @@ def test_a_new_file_in_the_package_is_a_new_model(tmp_path: Path, monkeypatch: p
             "name": "toy",
             "line": "a toy",
             "origin": "fedloom",
+            "inputs": "image",
+            "options": "",
             "smallest": 2,
             "parameters": 30730,
         } in list_models()

@@ -135,6 +135,7 @@ def is_pooled(sum_of_parts: Method) -> bool:
 def assemble(net: Net, sum_of_parts: Method, task: TaskInfo, recipe: Recipe) -> tuple[Net, Regions]:
     """Let every part rebuild the net, then assign each region's status."""
     constant: dict[str, str] = {}
+    unchanging = {id(buffer) for name, buffer in net.named_buffers() if name in net.constants}
     with one_thread(), seeded(recipe.seed, "build"):
         for part in sorted(sum_of_parts.hooked("build"), key=lambda part: part.builds_last):
             with about(f"method: {part.name}"):
@@ -147,9 +148,10 @@ def assemble(net: Net, sum_of_parts: Method, task: TaskInfo, recipe: Recipe) -> 
             raise FedloomError(f"model: {name} is {parameter.dtype}; fedloom trains float32 weights")
     for name in fixed_tensors(net):
         constant.setdefault(name, "the model")
+    constant |= {name: "the model" for name, buffer in net.named_buffers() if id(buffer) in unchanging}
     regions = Regions.of(net, region_of(net), constant)
     if recipe.bn == "local":
-        kept: dict[str, Status] = dict.fromkeys(regions.statistics, "personal")
+        kept: dict[str, Status] = dict.fromkeys(regions.statistics - constant.keys(), "personal")
         regions = replace(regions, status={**regions.status, **kept})
     for part in sum_of_parts.hooked("regions"):
         regions = part.regions(replace(regions, speaker=part.name))

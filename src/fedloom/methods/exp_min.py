@@ -39,4 +39,4 @@ class ExpMin(Part):
 
 
 def _norm(vector: Tensor) -> Tensor:
-    return torch.linalg.vector_norm(vector.double())
+    return vector.double().square().sum().sqrt()

@@ -12,6 +12,8 @@ from fedloom.nets.layers.batchnorm import (
 from fedloom.nets.layers.heads import CosineHead, FeatureNormHead, FixedHead, simplex_etf, weight_of
 from fedloom.nets.net import Net, fixed_tensors, region_of
 from fedloom.nets.registry import BodyHead, model
+from fedloom.nets.scripts import refuse_while_reading
+from fedloom.nets.stored import stored_name
 
 __all__ = [
     "BatchNormMode",
@@ -27,10 +29,12 @@ __all__ = [
     "fixed_tensors",
     "list_models",
     "model",
+    "refuse_while_reading",
     "region_of",
     "set_batch_norm",
     "simplex_etf",
     "spelled_model",
+    "stored_name",
     "use_test_batch",
     "weight_of",
 ]

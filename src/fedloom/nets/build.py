@@ -13,6 +13,7 @@ from fedloom.nets.kernels.products import Kernels, use_products
 from fedloom.nets.layers.batchnorm import BatchNormMode, set_batch_norm
 from fedloom.nets.net import Net
 from fedloom.nets.registry import BodyHead, Model, all_models, find_model, reason
+from fedloom.nets.split import constants, split
 
 
 def build(model: str, inputs: InputSpec | Shape, classes: int, bn: BatchNormMode, kernels: Kernels = "auto") -> Net:
@@ -31,9 +32,12 @@ def build(model: str, inputs: InputSpec | Shape, classes: int, bn: BatchNormMode
             f"{model} needs images of at least {size}x{size}; these are {height}x{width}: "
             f"choose mlp or linear, or set data.resize to {size} or more"
         )
-    body, head = _make(entry, inputs, classes)
+    made = _make(entry, inputs, classes)
+    body, head = split(entry.name, made, inputs, entry.head) if isinstance(made, nn.Module) else made
     net = Net(body, head, _measure(entry, body, head, inputs, classes), classes)
     set_batch_norm(net, bn)
+    if isinstance(made, nn.Module):
+        net.constants = constants(net, inputs)
     if kernels == "auto":
         use_products(net)
     for weight in net.parameters():
@@ -55,8 +59,9 @@ def list_models() -> list[dict[str, str | int]]:
     rows: list[dict[str, str | int]] = []
     for entry in all_models().values():
         with torch.device("meta"):  # sizes only: no memory, no randomness
-            body, head = entry.make(EXAMPLES[entry.kinds[0]], 10)
-        count = sum(weight.numel() for part in (body, head) for weight in part.parameters())
+            made = entry.make(EXAMPLES[entry.kinds[0]], 10)
+        modules = made if isinstance(made, tuple) else (made,)
+        count = sum(weight.numel() for module in modules for weight in module.parameters())
         row: dict[str, str | int] = {"name": entry.name, "line": entry.line, "origin": entry.origin}
         row |= {"inputs": ", ".join(entry.kinds), "options": ", ".join(map(str, entry.parameters.values()))}
         rows.append({**row, "smallest": entry.smallest, "parameters": count})
@@ -68,7 +73,7 @@ def spelled_model(text: str) -> str:
     return find_model(text).spelled
 
 
-def _make(entry: Model, inputs: InputSpec, classes: int) -> BodyHead:
+def _make(entry: Model, inputs: InputSpec, classes: int) -> BodyHead | nn.Module:
     try:
         made = entry.make(inputs, classes)
     except FedloomError:
@@ -76,9 +81,13 @@ def _make(entry: Model, inputs: InputSpec, classes: int) -> BodyHead:
     except Exception as error:  # a user's function may raise anything
         raise FedloomError(f"model {entry.name} failed for {inputs} ({reason(error)})") from error
     match made:
+        case nn.Module():
+            return made
         case (nn.Module() as body, nn.Module() as head):
+            if entry.head is not None:
+                raise FedloomError(f"model {entry.name} returns a body and a head; leave out head={entry.head}")
             return body, head
-    raise FedloomError(f"model {entry.name} must return two modules, (body, head); it returned {_describe(made)}")
+    raise FedloomError(f"model {entry.name} must return a module, or two: (body, head); it returned {_describe(made)}")
 
 
 def _measure(entry: Model, body: nn.Module, head: nn.Module, inputs: InputSpec, classes: int) -> int:

@@ -14,6 +14,7 @@ class Net(nn.Module):
         super().__init__()
         self.body, self.head = body, head
         self.dim, self.classes = dim, classes
+        self.constants: frozenset[str] = frozenset()  # names of float buffers that training never changes
 
     def features(self, x: Tensor) -> Tensor:
         f: Tensor = self.body(x)  # (B, dim)

@@ -1,9 +1,10 @@
 """The registry of nets: each file of `models` registers its own; a user's function is named by module or file.
 
-A net is a function (shape, classes) -> (body, head), with the shape of one input: (channels, height, width) of an image. A
-function with a parameter `inputs` also receives the whole specification: kind, vocabulary, padding. Its further parameters are
+A net is a function (shape, classes) -> (body, head), with the shape of one input: (channels, height, width) of an image. It may
+also return one nn.Module, which is cut at its last linear layer, or at the one that `head=NAME` names (split.py). A function
+with a parameter `inputs` also receives the whole specification: kind, vocabulary, padding. Its further parameters are
 those of the net (parameters.py). A new net is one new file in `models` with `@model(name, line)` on such a function, and
-nothing else.
+nothing else. Nets from elsewhere (`timm:NAME`, `hf:NAME`, `module:NAME`) are found by the files of `sources`.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from fedloom.io.user_code import import_source
 from fedloom.nets.parameters import Parameter, parameters_of, read_values, spell_model, split_text
 
 BodyHead = tuple[nn.Module, nn.Module]
-Make = Callable[..., BodyHead]
+Make = Callable[..., BodyHead | nn.Module]
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,8 @@ class Model:
     function: Make
     kinds: tuple[Kind, ...] = ("image",)  # of inputs that it takes
     values: Mapping[str, Any] = field(default_factory=dict)  # of its parameters, where they are given
+    head: str | None = None  # the submodule that is the head, where the function returns one module
+    foreign: bool = False  # not one of fedloom's own
 
     @property
     def parameters(self) -> dict[str, Parameter]:
@@ -45,19 +48,25 @@ class Model:
     @property
     def spelled(self) -> str:
         """How a stored recipe names it."""
-        return spell_model(self.name, self.parameters, self.values)
+        head = {} if self.head is None else {"head": self.head}
+        return spell_model(self.name, self.parameters, {**self.values, **head})
 
     def given(self, texts: Mapping[str, str]) -> Model:
-        """The net with these parameters."""
+        """The net with these parameters. `head` is every foreign net's, unless its function has one of that name."""
         known, anything = parameters_of(self.function)
-        return replace(self, values=read_values(self.name, known, texts, anything))
+        own = {key: text for key, text in texts.items() if not self.foreign or key != "head" or key in known}
+        head = texts["head"] if len(own) < len(texts) else None
+        return replace(self, values=read_values(self.name, known, own, anything), head=head)
 
-    def make(self, inputs: InputSpec, classes: int) -> BodyHead:
+    def make(self, inputs: InputSpec, classes: int) -> BodyHead | nn.Module:
         asks = "inputs" in inspect.signature(self.function).parameters
         return self.function(inputs.shape, classes, **({"inputs": inputs} if asks else {}), **self.values)
 
 
+Open = Callable[[str], Model]
+
 _models: dict[str, Model] = {}
+_sources: dict[str, Open] = {}
 
 
 def model(
@@ -90,17 +99,46 @@ def all_models() -> dict[str, Model]:
     return dict(sorted(_models.items()))
 
 
+def net_source(prefix: str) -> Callable[[Open], Open]:
+    """Register the decorated function: it makes the model of `PREFIX:REST` from REST."""
+
+    def register(function: Open) -> Open:
+        _sources[prefix] = function
+        return function
+
+    return register
+
+
+def all_sources() -> dict[str, Open]:
+    """Every place that nets come from beside functions, by its prefix."""
+    package = importlib.import_module("fedloom.nets.sources")
+    for module in pkgutil.iter_modules(package.__path__, "fedloom.nets.sources."):
+        importlib.import_module(module.name)
+    return dict(sorted(_sources.items()))
+
+
 def find_model(text: str) -> Model:
-    """The net that a recipe names: one of ours, package.module:function, or path/to/file.py:function; with its parameters."""
+    """The net that a recipe names: one of ours, PREFIX:NAME, package.module:function, or path/to/file.py:function; with its
+    parameters."""
     name, texts = split_text(text)
     if ":" in name:
-        return Model(name, "a user's net", name, 1, _user_function(name), KINDS).given(texts)
+        prefix, _, rest = name.partition(":")
+        source = all_sources().get(prefix)
+        if source is not None:
+            if not rest:
+                raise FedloomError(f"{shown(name)} names no net; write {prefix}:NAME")
+            return source(rest).given(texts)
+        return Model(name, "a user's net", name, 1, _user_function(name), KINDS, foreign=True).given(texts)
     models = all_models()
     if name in models:
         return models[name].given(texts)
     near = difflib.get_close_matches(name.lower(), models, n=1)
     hint = f"did you mean {near[0]}? " if near else ""
-    raise FedloomError(f"there is no model {shown(name)}: {hint}choose {', '.join(models)}, or package.module:function")
+    prefixes = ", ".join(f"{prefix}:NAME" for prefix in all_sources())
+    raise FedloomError(
+        f"there is no model {shown(name)}: {hint}choose {', '.join(models)}, {prefixes}, package.module:function or "
+        "file.py:function"
+    )
 
 
 def _user_function(name: str) -> Make:

@@ -18,6 +18,7 @@ from fedloom.report.page.comparable import label, our_values
 from fedloom.report.page.gather import RunFiles, find_runs
 from fedloom.report.page.measured import analysis_sections, number
 from fedloom.report.page.published import matching, notes
+from fedloom.report.page.reproduced import reproduced
 from fedloom.report.page.series import Series, group, recipe_table
 from fedloom.version import __version__
 
@@ -49,6 +50,7 @@ def content(paths: Sequence[str | Path], title: str = "", required: bool = True)
         "splits": _splits(series),
         "published": published,
         "protocols": notes(row["paper"] for row in published),
+        "reproduced": reproduced(paths),
     }
 
 

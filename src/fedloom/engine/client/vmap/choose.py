@@ -61,7 +61,7 @@ def obstacle(experiment: Experiment) -> str | None:
     part = experiment.program.method.the("gradient")
     if part is not None:
         return f"{part.name} computes gradients in its own way, one client at a time"
-    if experiment.program.layout.statistics:
+    if experiment.program.layout.shared_statistics or experiment.program.layout.personal_statistics:
         return "the net keeps running statistics, which every client would have to update by itself"
     replica = Replica(experiment)
     try:

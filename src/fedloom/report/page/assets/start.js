@@ -1,5 +1,5 @@
 // Layout of the page, redrawing of one section or all, updates of a running experiment.
-const ORDER = ["overview", "results", "published", "curves", "split", "clients", "byclass", "factors", "norms", "inside", "selectors", "embedding", "cost"];
+const ORDER = ["overview", "results", "reproduced", "published", "curves", "split", "clients", "byclass", "factors", "norms", "inside", "selectors", "embedding", "cost"];
 
 function legend() {
   const root = document.getElementById("legend");
@@ -46,7 +46,7 @@ function render() { // one after the other, so that the first sections appear at
       return;
     }
     document.querySelectorAll("#main > .hint").forEach(h => h.remove());
-    const parts = ORDER.map(id => SECTIONS.find(s => s.id === id));
+    const parts = ORDER.map(id => SECTIONS.find(s => s.id === id)).filter(Boolean);
     document.getElementById("nav").replaceChildren(...parts.filter(p => p.has()).map(p => el("a", { href: `#${p.id}` }, p.title)));
     for (const part of parts) {
       await renderSection(part);

@@ -110,6 +110,21 @@ section("results", "Results", {
   },
 });
 
+// Tables of `fedloom reproduce`; without any, the page has no such section.
+if ((DATA.reproduced || []).length) section("reproduced", "Reproduced tables", {
+  has: () => DATA.reproduced.length > 0,
+  hint: ["", "", ""],
+  draw(root) {
+    root.append(el("p", { class: "about" }, "In the layout of the papers: published, ours, and the difference."));
+    DATA.reproduced.forEach((t, i) => {
+      root.append(el("h3", {}, t.title));
+      t.blocks.forEach((b, k) => root.append(table(b.columns.map((c, n) => ({ title: c, word: n === 0 })),
+        b.rows.map(r => ({ class: r[0].endsWith(", published") ? "published" : undefined, cells: r })), `reproduced-${i}-${k}`)));
+      for (const note of t.notes) root.append(el("p", { class: "about" }, note));
+    });
+  },
+});
+
 section("published", "Published numbers of the same setting", {
   has: () => DATA.published.length > 0,
   hint: ["No paper's number for the same data set, net, split and method is stored. ", "", ""],

@@ -1,0 +1,1 @@
+"""Nets from elsewhere, one source a file; each registers its prefix."""
