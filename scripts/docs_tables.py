@@ -13,6 +13,7 @@ import inspect
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
@@ -30,7 +31,10 @@ from fedloom.methods.api.hooks import HOOKS
 from fedloom.methods.api.hyperparameters import spell
 from fedloom.methods.api.registry import ALIASES, PARTS
 from fedloom.nets import list_models
+from fedloom.papers import PAPERS
+from fedloom.papers.listing import list_protocols
 from fedloom.recipe import NO_EFFECT_FIELDS, Recipe
+from fedloom.report.reproductions import cells_section, claims_section
 
 ROOT = Path(__file__).resolve().parent.parent
 BLOCK = re.compile(r"(?P<begin><!-- table: (?P<name>[\w-]+) -->\n).*?(?P<end><!-- end -->)", re.DOTALL)
@@ -209,6 +213,18 @@ def metrics() -> list[str]:
     return table((*columns, "what it is"), rows)
 
 
+def protocol_table() -> list[str]:
+    rows = [(f"`{row['name']}`", row["paper"], row["about"]) for row in list_protocols()]
+    return table(("protocol", "paper", "what it is"), rows)
+
+
+def _lines(section: Callable[[str, Path], str], key: str) -> list[str]:
+    return section(key, RESULTS).splitlines()
+
+
+RESULTS = ROOT / "benchmarks" / "results" / "reproductions"
+
+
 TABLES: dict[str, Callable[[], list[str]]] = {
     "methods": methods,
     "methods-full": methods_full,
@@ -218,6 +234,9 @@ TABLES: dict[str, Callable[[], list[str]]] = {
     "hooks": hooks,
     "metrics": metrics,
     "recipe": recipe,
+    "protocols": protocol_table,
+    **{f"reproduced-{key}": partial(_lines, cells_section, key) for key in PAPERS},
+    **{f"claims-{key}": partial(_lines, claims_section, key) for key in PAPERS},
 }
 
 

@@ -17,6 +17,7 @@ from fedloom.io.files import write, write_json
 from fedloom.papers import Measure, Paper, paper
 from fedloom.report.sheet import Sheet, SheetEntry, latex, markdown
 from fedloom.runs.reproduce import CellOutcome, Reproduction, Verdict, marks, orderings
+from fedloom.runs.reproduce.claims import judge
 
 SETTINGS = 12  # whose order is spelled out
 MARKS = {Verdict.HOLDS: "o", Verdict.REVERSED: "x", Verdict.NOISE: "?"}
@@ -149,6 +150,10 @@ def _notes(reproduction: Reproduction, whole: Paper, table: str, outcomes: Seque
         noise = "twice the standard error of the test set" if len(plan.seeds) == 1 else "95 % interval over seeds"
         yield f"{LEGEND} Noise: {noise}."
         yield from _orderings(outcomes, known.orders)
+    for claim in whole.claims:
+        verdict = judge(claim, {table: outcomes})
+        if verdict.pairs:
+            yield f"Claim: {claim.text} Here: {verdict.verdict} ({verdict.counts})."
     yield from _grouped("Failed", [(item.failure, item) for item in outcomes if item.failure])
     yield from _grouped("Note", [(item.cell.note, item) for item in outcomes if item.cell.note])
     yield from _grouped("Not run", [(item.cell.not_runnable, item) for item in outcomes if item.cell.not_runnable])

@@ -36,14 +36,22 @@ class CellOutcome:
     test_samples: int = 0
     failure: str = ""  # such as "diverged in round 13"
     differs: tuple[str, ...] = ()  # where the run departs from the cell's recipe
+    stated_seeds: int | None = None  # where only a mean over seeds is on record
+    stated_deviation: float | None = None
 
     @property
     def mean(self) -> float | None:
         return statistics.fmean(self.values) if self.values else None
 
     @property
+    def seeds(self) -> int:
+        return self.stated_seeds or len(self.values)
+
+    @property
     def deviation(self) -> float | None:
         """Over seeds."""
+        if self.stated_deviation is not None:
+            return self.stated_deviation
         return statistics.stdev(self.values) if len(self.values) > 1 else None
 
     @property
@@ -59,10 +67,10 @@ class CellOutcome:
 
 def noise(one: CellOutcome, other: CellOutcome) -> float:
     """The largest difference of our values that chance explains, in points."""
-    sizes = [len(one.values), len(other.values)]
+    sizes = [one.seeds, other.seeds]
     if min(sizes) < 2:
         return ERRORS * math.hypot(one.error, other.error)
-    squares = [statistics.variance(item.values) / len(item.values) for item in (one, other)]
+    squares = [(item.deviation or 0.0) ** 2 / item.seeds for item in (one, other)]
     total = sum(squares)
     if total == 0:
         return ERRORS * math.hypot(one.error, other.error)
