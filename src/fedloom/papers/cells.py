@@ -38,7 +38,10 @@ class PublishedCell:
     sum: str | None
     protocol: str | None
     settings: Mapping[str, Any] = field(default_factory=dict)  # recipe fields over those of the protocol
+    own_settings: tuple[str, ...] = ()  # those that the method brings
     counted_epochs: int | None = None
+    start: str | None = None  # the sum of a first run whose weights this one begins with
+    rounds_share: float = 1.0
     name: str = ""  # of the method, as printed
     note: str = ""
     not_runnable: str = ""
@@ -81,7 +84,18 @@ class PublishedCell:
             raise FedloomError(f"{self.place}, {self.id}: cannot be run: {self.not_runnable or 'no recipe is known'}")
         changed = flat(given or {})
         fields = apply(protocols()[self.protocol], self.sum, {**self.settings, **changed}, self.counted_epochs)
+        if self.rounds_share != 1 and "rounds" not in changed:
+            fields["rounds"] = max(1, round(self.rounds_share * int(fields["rounds"])))
         return {**fields, **changed}
+
+    def first(self) -> PublishedCell | None:
+        """The run whose weights this one begins with, as a cell of its own."""
+        if self.start is None:
+            return None
+        kept = {name: value for name, value in self.settings.items() if name not in self.own_settings}
+        return replace(
+            self, sum=self.start, start=None, rounds_share=1.0, settings=kept, measure=Measure(kind="global")
+        )
 
     def recipe(self, given: Mapping[str, Any] | None = None) -> Recipe:
         try:
@@ -167,7 +181,10 @@ def _cell(
         sum=_with_beta(made.get("sum"), beta),
         protocol=made.get("protocol"),
         settings=made["settings"],
+        own_settings=tuple(made.get("own_settings", ())),
         counted_epochs=int(made["counted_epochs"]) if "counted_epochs" in made else None,
+        start=made.get("start"),
+        rounds_share=made.get("rounds_share", 1.0),
         name=made.get("name") or next((label for axis, label in labels.items() if axis.startswith("method")), ""),
         note="; ".join(note for note in made["notes"] if note),
         not_runnable=made["not_runnable"],
@@ -181,13 +198,26 @@ def _cell(
 
 def _add(made: dict[str, Any], entry: Entry, label: str, labels: Mapping[str, str]) -> None:
     """Merge an entry over what earlier ones said, with labels in place of braces."""
-    for name in ("protocol", "sum", "measure", "beta", "name", "counted_epochs", "also", "split_also"):
+    for name in (
+        "protocol",
+        "sum",
+        "measure",
+        "beta",
+        "name",
+        "counted_epochs",
+        "also",
+        "split_also",
+        "start",
+        "rounds_share",
+    ):
         value = getattr(entry, name)
         if value:
             made[name] = _filled(value, label, labels)
     made["as_published"] = _filled(entry.as_published, label, labels) or made.get("as_published", {})
     made["compared"] = made.get("compared", False) or entry.compared
     made["settings"] = {**made["settings"], **_filled(entry.set, label, labels)}
+    if entry.sum:
+        made["own_settings"] = tuple(entry.set)
     made["notes"] = [*made["notes"], entry.note or ""]
     made["not_runnable"] = entry.not_runnable or made["not_runnable"]
     made["protocol_printed"] = made.get("protocol_printed", True) and entry.protocol_printed

@@ -48,6 +48,10 @@ class Entry(BaseModel):
     also: list[str] = []  # other sums that the page compares with the number
     split_also: str | None = None  # another pattern of splits that the page compares with the number
     measure: Label | dict[str, Any] | None = None  # its name in `measures`, or the fields of a Measure
+    start: str | None = (
+        None  # a sum that is trained first, under the protocol alone; the cell's run begins with its weights
+    )
+    rounds_share: float | None = None  # of the protocol's rounds
     counted_epochs: Label | None = None  # the epochs that rounds_times_epochs counts, where they are not the recipe's
     beta: float | str | None = (
         None  # of the sum's regularizer: a number, or the table whose cell of the same labels has it

@@ -416,3 +416,20 @@ def test_figures_are_written_for_papers(chromium: Any, pair: Path, kind: str, he
     for path in files:
         assert path.read_bytes().startswith(head)
         assert path.stat().st_size > 3000
+
+
+def test_a_reproduced_table_is_a_section_in_the_papers_layout(chromium: Any, tmp_path: Path) -> None:
+    small = {"data.name": "digits", "model": "mlp", "clients": 10, "fraction": 0.3, "workers": 1}
+    out = tmp_path / "out"
+    done = fl.reproduce("fedbabu/table5", "s=10; s=50", "fedavg,fedbabu", scale=0.1, out=out, **small)
+    (out / "broken.reproduction.json").write_text('{"title": 3}')  # passed over
+    (path,) = fl.report(out, tmp_path / "page.html")
+    made = opened(chromium, path.as_uri(), tmp_path)
+    head, first, ours, difference, *others = made.table("reproduced-0-0")
+    assert head == ["s / method", *(f"epochs={k}" for k in (0, 1, 2, 3, 4, 5, 10))]
+    assert first[:3] == ["50 FedAvg, published", "27.34 ± 4.96", "29.17 ± 5.01"] and len(others) == 9
+    item = done.outcomes[0]
+    assert ours[1].split()[0] == f"{item.mean:.2f}" and difference[1] == f"{item.difference:+.2f}"
+    assert "0.1 of the rounds" in ours[0]
+    assert "Reproduced tables" in made.page.inner_text("#reproduced") and made.said == []
+    made.page.close()

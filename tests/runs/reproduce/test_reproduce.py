@@ -204,8 +204,26 @@ def test_the_list_names_tables_cells_time_and_data(capsys: pytest.CaptureFixture
     with pytest.raises(SystemExit):
         main(["reproduce", "list", "fedbabu"])
     out = capsys.readouterr().out
-    assert "fedbabu/table5" in out and "93 of 111" in out and " h " in out and "cifar100 (" in out
+    assert "fedbabu/table5" in out and " 111 " in out and " h " in out and "cifar100 (" in out
     with pytest.raises(SystemExit):
-        main(["reproduce", "list", "fedbabu/table4"])
+        main(["reproduce", "list", "fedfn/table3"])
     out = capsys.readouterr().out
-    assert "s=10, f=0.1, tau=1, method=FedBABU" in out and "Not runnable (18 cells): starts from" in out
+    assert "method=FedBABU, pretrained=False, s=10" in out and "Not runnable (12 cells): starts from ImageNet" in out
+
+
+def test_a_second_stage_begins_with_the_weights_of_the_first(tmp_path: Path) -> None:
+    """LG-FedAvg in FedBABU's Table 4: FedAvg first, then a quarter of the rounds at rate 0.001."""
+    done = small("fedbabu/table4", "s=10, f=0.1, tau=4", methods="lg", scale=0.2, out=tmp_path)
+    first, second = done.plan.jobs
+    assert (first.cell.recipe.method, first.cell.recipe.rounds, first.cell.recipe.lr) == ("fedavg", 16, 0.1)
+    assert (second.cell.recipe.method, second.cell.recipe.rounds, second.cell.recipe.lr) == ("lg", 4, 0.001)
+    begun, ended = (fl.Run(job.folder) for job in (first, second))
+    assert ended.summary["init"]["digest"] and ended.recipe.init == str(begun.path / "final.safetensors")
+    (item,) = done.outcomes
+    assert item.mean == pytest.approx(100 * ended.summary["personal_accuracy"]["mean"])
+    again = plan("fedbabu/table4", "s=10, f=0.1, tau=4", "lg", 1, 0.2, [], tmp_path, SMALL)
+    assert not again.waiting
+    shared = plan("fedbabu/table4", "s=10, f=0.1, tau=4", "fedavg,lg", 1, 0.2, [], tmp_path, SMALL)
+    assert len(shared.jobs) == 2 and [job.cell.recipe.method for job in shared.waiting] == [
+        "fedavg"
+    ]  # to be fine-tuned

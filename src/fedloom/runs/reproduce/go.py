@@ -117,10 +117,16 @@ def plan(
     if as_published:
         chosen = [cell.as_published() for cell in chosen]
     numbers, finished = tuple(range(seeds)), FinishedRuns(sources)
-    jobs, done, missing = [], set(), {}
-    for job in plan_jobs(chosen, numbers, scale, fields, Path(out)):
+    jobs: list[Job] = []
+    done: set[str] = set()
+    missing: dict[str, str] = {}
+    moved: dict[str, Job] = {}  # runs that others begin with, where they really are
+    for planned in plan_jobs(chosen, numbers, scale, fields, Path(out)):
+        job = planned.beginning(moved[planned.begins_with]) if planned.begins_with in moved else planned
         found = None if complete(job) else finished.find(job)
-        job = job.at(found) if found is not None else job
+        if found is not None:
+            job = job.at(found)
+            moved[planned.digest] = job
         if complete(job):
             done.add(job.digest)
         elif (lacking := _lacking(job)) is not None:

@@ -18,6 +18,7 @@ from fedloom.nets import spelled_model
 from fedloom.papers import PublishedCell
 from fedloom.recipe import Recipe
 from fedloom.runs.cells import Cell
+from fedloom.runs.folder import RunFolder
 from fedloom.runs.personalize import FineTuning
 
 EPOCHS, RATE_SHARE = 5, 0.1  # of fine-tuning, where the paper prints neither
@@ -31,6 +32,11 @@ class Job:
     fine_tunings: tuple[FineTuning, ...]
     cells: tuple[PublishedCell, ...]
     protocol: str
+    begins_with: str | None = None  # digest of the run whose weights it begins with
+
+    @property
+    def weights(self) -> Path:
+        return RunFolder(self.folder).final
 
     @property
     def digest(self) -> str:
@@ -39,6 +45,10 @@ class Job:
     @property
     def folder(self) -> Path:
         return Path(str(self.cell.recipe.out))
+
+    def beginning(self, first: Job) -> Job:
+        """The same run, from the weights in the folder of another."""
+        return replace(self, cell=replace(self.cell, recipe=self.cell.recipe.changed(init=str(first.weights))))
 
     def at(self, folder: Path) -> Job:
         """The same run, in another folder."""
@@ -53,17 +63,39 @@ def plan_jobs(
     for cell in cells:
         if cell.not_runnable:
             continue
-        base = scaled(cell.recipe(given), scale)
         for seed in seeds:
-            recipe = base.changed(seed=seed)
-            recipe = recipe.changed(out=str(_folder(out, recipe)), name=None)
-            job = Job(Cell(_title(cell), seed, recipe), _tuned(cell, recipe), (cell,), cell.protocol or "")
-            known = jobs.get(job.digest)
-            if known is not None:
-                tunings = _joined((*known.fine_tunings, *job.fine_tunings))
-                job = replace(known, fine_tunings=tunings, cells=(*known.cells, cell))
-            jobs[job.digest] = job
+            begun = None
+            if (first := cell.first()) is not None:
+                begun = _add(jobs, _job(first, seed, scale, given, out, cells=()))
+            _add(jobs, _job(cell, seed, scale, given, out, cells=(cell,), begun=begun))
     return list(jobs.values())
+
+
+def _add(jobs: dict[str, Job], job: Job) -> Job:
+    """A run that is known already gets more readers; the run as planned."""
+    known = jobs.get(job.digest)
+    if known is not None:
+        tunings = _joined((*known.fine_tunings, *job.fine_tunings))
+        job = replace(known, fine_tunings=tunings, cells=(*known.cells, *job.cells))
+    jobs[job.digest] = job
+    return job
+
+
+def _job(
+    cell: PublishedCell,
+    seed: int,
+    scale: float,
+    given: Mapping[str, Any],
+    out: Path,
+    cells: tuple[PublishedCell, ...],
+    begun: Job | None = None,
+) -> Job:
+    recipe = scaled(cell.recipe(given), scale).changed(seed=seed)
+    place = _folder(out, recipe, begun)
+    recipe = recipe.changed(out=str(place), name=None, **({"init": str(begun.weights)} if begun is not None else {}))
+    title = _title(cell) if cells else f"{_title(cell)}, begin"
+    tunings = _tuned(cell, recipe) if cells else ()
+    return Job(Cell(title, seed, recipe), tunings, cells, cell.protocol or "", begun.digest if begun else None)
 
 
 def scaled(recipe: Recipe, scale: float) -> Recipe:
@@ -101,12 +133,13 @@ def _joined(tunings: Sequence[FineTuning]) -> tuple[FineTuning, ...]:
     return tuple(longest.values())
 
 
-def _folder(out: Path, recipe: Recipe) -> Path:
+def _folder(out: Path, recipe: Recipe, begun: Job | None) -> Path:
     """A name that says what it is, and the recipe's identity but for the seed."""
     words = [Path(recipe.data.name.replace(":", "-")).stem, recipe.model, recipe.split, recipe.method]
     text = "_".join(re.sub(r"[^A-Za-z0-9.=+-]+", "-", word).strip("-") for word in words)[:100]
     identity = settled(recipe.changed(seed=0)).digest()[:8]
-    return out / "runs" / f"{text}-{identity}" / f"seed{recipe.seed}"
+    after = f"-after-{begun.folder.parent.name[-8:]}" if begun is not None else ""
+    return out / "runs" / f"{text}-{identity}{after}" / f"seed{recipe.seed}"
 
 
 def _title(cell: PublishedCell) -> str:
