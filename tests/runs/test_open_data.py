@@ -224,3 +224,11 @@ def _whole(dataset: fl.Dataset) -> np.ndarray:
     held = np.arange(len(clients)) % 5 == 0
     clients[~held], clients[held] = dataset.train_client.numpy(), dataset.test_client.numpy()
     return clients
+
+
+@pytest.mark.parametrize("kind", ["table", "signals"])
+def test_clients_with_features_train_in_one_computation(kind: str, files: dict[str, dict[str, Any]]) -> None:
+    fields = {**files[kind], "rounds": 2, "fraction": 1.0, "workers": 1}
+    eager, vmapped = fl.run(fields, out="eager"), fl.run({**fields, "vmap": 5}, out="vmapped")
+    for name, weights in eager.weights.items():
+        assert np.allclose(weights.numpy(), vmapped.weights[name].numpy(), atol=1e-5)
