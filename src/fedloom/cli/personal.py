@@ -121,10 +121,11 @@ def export(
         for note in exported.notes:
             console.note(f"note: {note}")
         return
-    low, high = facts["input"]["range"]
     shape = " x ".join(str(size) for size in facts["input"]["shape"])
     console.line(f"model: {exported.path} ({facts['model']}, {facts['method']})")
-    console.line(f"input: float32 {shape}, pixels from {low} to {high:g}; normalization is inside")
+    given = facts["input"]
+    limits = f" from {given['range'][0]} to {given['range'][1]:g}" if given["range"] else ""
+    console.line(f"input: {given['dtype']} {shape}, {given['name']}{limits}; normalization is inside")
     console.line(f"output: logits of {len(facts['class_names'])} classes")
     console.line(f"facts: {exported.path}.json")
     if facts["depends_on_the_batch"]:

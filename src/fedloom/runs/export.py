@@ -25,7 +25,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fedloom.data import Pipeline
+from fedloom.data import InputSpec, Kind, Pipeline
 from fedloom.engine.experiment import Experiment
 from fedloom.engine.inputs import RunInputs
 from fedloom.engine.program import Program
@@ -57,26 +57,32 @@ class Exported:
     notes: list[str]
 
 
+NAMES: dict[Kind, str] = {"image": "pixels", "features": "features", "tokens": "tokens"}  # of the input
+
+
 class Standalone(nn.Module):
-    """Pixels in, logits out: normalization, net, and how a client reads its own logits."""
+    """Samples in, logits out: normalization (tokens have none), net, and how a client reads its own logits."""
 
     # attributes, since torch 2.6 cannot export `get_buffer`
     factor: Tensor
     shift: Tensor
     counts: Tensor
 
-    def __init__(self, net: nn.Module, pipeline: Pipeline, reader: Part | None, counts: Tensor | None) -> None:
+    def __init__(
+        self, net: nn.Module, pipeline: Pipeline, inputs: InputSpec, reader: Part | None, counts: Tensor | None
+    ) -> None:
         super().__init__()
-        self.net = net
+        self.net, self.normalized = net, inputs.kind != "tokens"
+        axes = (-1, *[1] * (len(inputs.shape) - 1))
         deviation = torch.tensor(pipeline.std, dtype=torch.float64)
         shift = -torch.tensor(pipeline.mean, dtype=torch.float64) / deviation
-        self.register_buffer("factor", (1 / (pipeline.scale * deviation)).float().view(-1, 1, 1))
-        self.register_buffer("shift", shift.float().view(-1, 1, 1))
+        self.register_buffer("factor", (1 / (pipeline.scale * deviation)).float().view(axes))
+        self.register_buffer("shift", shift.float().view(axes))
         self.reader = None if counts is None else reader
         self.register_buffer("counts", None if self.reader is None else counts)
 
     def forward(self, pixels: Tensor) -> Tensor:
-        x = torch.addcmul(self.shift, pixels, self.factor)
+        x = torch.addcmul(self.shift, pixels, self.factor) if self.normalized else pixels
         logits: Tensor = self.net(x)
         return logits if self.reader is None else self.reader.own_logits(logits, self.counts)
 
@@ -132,9 +138,9 @@ def export(
         }
         return Exported(out, write_adapters(_detached(program.net), program, facts, out), description["notes"])
     pipeline = inputs.pipeline(recipe)
-    model = Standalone(_merged(program.net), pipeline, program.method.the("own_logits"), counts)
+    model = Standalone(_merged(program.net), pipeline, inputs.spec, program.method.the("own_logits"), counts)
     facts = _facts(folder, inputs, program, pipeline, description, digest(tensors), out)
-    _write(model.eval(), inputs.spec.shape, facts, out)
+    _write(model.eval(), inputs.spec, facts, out)
     return Exported(out, facts, description["notes"])
 
 
@@ -221,7 +227,9 @@ def _facts(
     out: Path,
 ) -> dict[str, Any]:
     summary = Run(folder.path).summary
-    channels, height, width = inputs.spec.shape
+    spec = inputs.spec
+    name = NAMES[spec.kind]
+    largest = {"image": spec.scale, "features": None, "tokens": spec.vocabulary - 1}[spec.kind]
     by_batch = program.recipe.bn == "batch" and any(
         isinstance(m, nn.modules.batchnorm._BatchNorm) for m in program.net.modules()
     )
@@ -229,13 +237,13 @@ def _facts(
         "file": out.name,
         **{name: value for name, value in description.items() if name != "notes"},
         "input": {
-            "name": "pixels",
-            "dtype": "float32",
-            "shape": ["batch", channels, height, width],
-            "range": [0, inputs.scale],
+            "name": name,
+            "dtype": "int64" if spec.kind == "tokens" else "float32",
+            "shape": ["batch", *spec.shape],
+            "range": None if largest is None else [0, largest],
             "normalization": {
                 "where": "inside the model",
-                "formula": "(pixels / scale - mean) / std",
+                "formula": f"({name} / scale - mean) / std",
                 "scale": pipeline.scale,
                 "mean": list(pipeline.mean),
                 "std": list(pipeline.std),
@@ -252,8 +260,11 @@ def _facts(
     }
 
 
-def _write(model: Standalone, shape: tuple[int, ...], facts: dict[str, Any], out: Path) -> None:
-    pixels = torch.rand(3, *shape) * facts["input"]["range"][1]
+def _write(model: Standalone, inputs: InputSpec, facts: dict[str, Any], out: Path) -> None:
+    if inputs.kind == "image":
+        pixels = torch.rand(3, *inputs.shape) * inputs.scale
+    else:
+        pixels = inputs.random(3, generator=torch.Generator().manual_seed(0))
     text = json.dumps(facts, indent=2)
     with one_thread(), _quiet():
         program = torch.export.export(model, (pixels,), dynamic_shapes={"pixels": {0: torch.export.Dim("batch")}})
@@ -262,7 +273,7 @@ def _write(model: Standalone, shape: tuple[int, ...], facts: dict[str, Any], out
             torch.export.save(program, buffer, extra_files={"fedloom.json": text})
             content = buffer.getvalue()
         else:
-            content = _onnx(program, text)
+            content = _onnx(program, text, facts["input"]["name"])
     try:
         write(out, content)
         write_json(out.with_name(out.name + ".json"), facts)
@@ -270,8 +281,8 @@ def _write(model: Standalone, shape: tuple[int, ...], facts: dict[str, Any], out
         raise FedloomError(f"out: {out} cannot be written ({error.strerror}); choose another place") from None
 
 
-def _onnx(program: torch.export.ExportedProgram, text: str) -> bytes:
-    made = torch.onnx.export(program, dynamo=True, input_names=["pixels"], output_names=["logits"], verbose=False)
+def _onnx(program: torch.export.ExportedProgram, text: str, name: str) -> bytes:
+    made = torch.onnx.export(program, dynamo=True, input_names=[name], output_names=["logits"], verbose=False)
     assert made is not None
     proto = made.model_proto
     entry = proto.metadata_props.add()
