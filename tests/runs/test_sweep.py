@@ -235,3 +235,20 @@ def test_work_is_shared_out_by_rounds_and_epochs_so_that_time_left_can_be_told()
     clock._since -= 30
     clock.reach(0.6)
     assert clock.left() == "2 min 0 s left"
+
+
+def test_a_sweep_with_a_loss_as_its_headline_selects_the_lowest_on_validation_data() -> None:
+    fields = {"clients": 5, "rounds": 2, "model": "linear", "workers": 1, "metrics": "loss,macro_f1"}
+    fields |= {"data": {"name": "digits", "validation": 0.2}}
+    comparison = fl.sweep({"lr": [0.001, 0.1]}, methods="fedavg", given=fields, name="grid")
+    by_point = {point: comparison.mean("fedavg", "validation", point) for point in comparison.points}
+    best = min(by_point, key=lambda point: by_point[point])
+    assert choice(comparison) == {"fedavg": best}
+    first, second = sheets(comparison)
+    assert first.title == "global cross-entropy loss, one seed" and second.title == "global macro F1 in %, one seed"
+    place = 1 + comparison.points.index(best)
+    assert first.rows[0][place].mark == "*" and first.rows[0][place].bold and not first.rows[0][3 - place].bold
+    assert first.rows[0][place].text == f"{comparison.mean('fedavg', 'global', best):.3f}"
+    assert second.rows[0][place].text == f"{100 * comparison.metric('fedavg', 'macro_f1', point=best):.1f}"
+    assert "selected for its method by mean validation cross-entropy loss" in second.notes[0]
+    assert "global cross-entropy loss" in latex([first, second]) and "**" in markdown([first, second])

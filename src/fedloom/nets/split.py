@@ -55,8 +55,12 @@ def split(model: str, module: nn.Module, inputs: InputSpec, head: str | None = N
     x = inputs.random(SAMPLES, generator=torch.Generator().manual_seed(0))
     calls = _run(model, module, x)
     if head is not None:
-        if head not in dict(module.named_modules()) or not head:
-            known = ", ".join(name for name, _ in module.named_children()) or "none"
+        modules = dict(module.named_modules())
+        head = f"net.{head}" if head not in modules else head  # inside of a wrapper of ours
+        if head not in modules:
+            head = head.removeprefix("net.")
+            inner = modules.get("net", module)
+            known = ", ".join(name for name, _ in inner.named_children()) or "none"
             raise FedloomError(
                 f"{model}: it has no submodule {shown(head)}, which head names; its submodules are {known}"
             )
