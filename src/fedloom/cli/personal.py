@@ -91,6 +91,8 @@ def adopt(
 ) -> None:
     """Give a client that was never in the federation a personal model of its own."""
     adopted = adopt_client(path, data, part, epochs, lr, loss, output, not train_on_all)  # type: ignore[arg-type]
+    for note in adopted.notes:
+        console.line(f"data: {note}")
     console.out.print(adopted_table(adopted))
     console.line(f"model: {adopted.path}")
 

@@ -217,9 +217,9 @@ def aligned_batches(clients: Sequence[Client], work: Sequence[Phase]) -> Iterato
 
 
 def _prepared_batches(clients: Sequence[Client], work: Sequence[Phase]) -> Iterator[Batches]:
-    """The same with images that are converted once: a step then gathers all its images with one index."""
+    """The same with samples that are converted once: a step then gathers all its samples with one index."""
     samples_of = [one.own for one in clients]
-    x = _prepared(samples_of)
+    x, pipeline = _prepared(samples_of), samples_of[0].pipeline
     y = torch.cat([samples.y for samples in samples_of])
     orders: list[list[Tensor]] = []  # by client: the indices of each of its batches
     begins, begin = [], 0
@@ -237,9 +237,7 @@ def _prepared_batches(clients: Sequence[Client], work: Sequence[Phase]) -> Itera
         index = torch.stack([orders[row][position[row]] for row in chosen])
         rows = _rows(chosen)
         pooled_index = index + first[rows][:, None]
-        inputs = samples_of[0].pipeline.inputs(x[pooled_index.flatten()])
-        inputs = inputs.view(*pooled_index.shape, *inputs.shape[1:])
-        yield Batches(rows, inputs, y[pooled_index], index)
+        yield Batches(rows, pipeline.inputs(x[pooled_index]), y[pooled_index], index)
         for row in chosen:
             position[row] += 1
 
