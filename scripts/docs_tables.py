@@ -23,6 +23,7 @@ from pydantic_core import PydanticUndefined
 from fedloom.data.partition.partitioner import Partitioner
 from fedloom.data.scheme import SCHEMES
 from fedloom.data.shifts.shift import Shift
+from fedloom.evaluation.metrics import METRICS, list_metrics
 from fedloom.methods import Part
 from fedloom.methods.api.grammar import method, summary_of
 from fedloom.methods.api.hooks import HOOKS
@@ -198,6 +199,16 @@ def _row(cells: Sequence[str]) -> str:
     return "| " + " | ".join(cells) + " |"
 
 
+def metrics() -> list[str]:
+    columns = ("name", "title", "better", "format")
+    rows = [
+        (f"`{row['name']}`", *(row[column] for column in columns[1:]), sentence(row["summary"]))
+        for row in list_metrics()
+        if type(METRICS[row["name"]]).__module__.startswith("fedloom.")
+    ]
+    return table((*columns, "what it is"), rows)
+
+
 TABLES: dict[str, Callable[[], list[str]]] = {
     "methods": methods,
     "methods-full": methods_full,
@@ -205,6 +216,7 @@ TABLES: dict[str, Callable[[], list[str]]] = {
     "shifts": lambda: splits(Shift),
     "models": models,
     "hooks": hooks,
+    "metrics": metrics,
     "recipe": recipe,
 }
 

@@ -31,3 +31,21 @@ def test_a_target_is_reached_in_the_first_round_that_was_tested_and_good_enough(
 def test_what_costs_nothing_has_no_ratio() -> None:
     free = [{"round": 1, "seconds": 1.0, "bytes_down": 0, "bytes_up": 0, "test_accuracy": 0.2}]
     assert cost(free, ())["rho"] is None
+
+
+def test_a_target_of_a_loss_is_reached_from_above_and_without_accuracy_there_is_no_kappa() -> None:
+    losses = [2.0, 1.2, 1.4, 0.8]
+    rounds = [
+        {"round": k + 1, "seconds": 1.0, "bytes_down": 10**6, "bytes_up": 0, "test_loss": loss}
+        for k, loss in enumerate(losses)
+    ]
+    section = cost(rounds, [1.3, 0.8, 0.5], "loss")
+    assert [(t["target"], t["round"], t["megabytes"]) for t in section["targets"]] == [
+        (1.3, 2, 2.0),
+        (0.8, 4, 4.0),
+        (0.5, None, None),
+    ]
+    assert section["test_loss"] == 0.8 and section["kappa"] is section["rho"] is None
+    by_default = [target["target"] for target in cost(rounds, None, "loss")["targets"]]
+    assert by_default == sorted(by_default, reverse=True) and by_default[-1] == 0.8
+    assert cost(rounds, None, "loss")["targets"][-1]["round"] == 4

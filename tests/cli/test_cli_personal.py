@@ -11,6 +11,7 @@ from sklearn.datasets import load_digits
 
 import fedloom as fl
 from fedloom.cli.main import main
+from fedloom.io.files import read_tensors
 
 FIELDS = {"clients": 5, "rounds": 2, "workers": 1, "eval_every": 0}
 
@@ -80,3 +81,36 @@ def test_a_new_client_is_adopted_and_its_model_taken_away(capsys: pytest.Capture
         code, _, err = call(capsys, words)
         assert code == 2 and err.startswith(said) and err.count("\n") == 1
     assert not Path("nine.pt2").exists()
+
+
+def test_tunings_new_clients_and_exports_show_every_metric(capsys: pytest.CaptureFixture[str]) -> None:
+    run = fl.run(
+        clients=5, rounds=2, workers=1, model="linear", metrics="loss,macro_f1,accuracy", method="fedper", out="x"
+    )
+    code, told, _ = call(capsys, "personalize x --epochs 1 --lr 0.01")
+    assert code == 0
+    for title in ("cross-entropy loss on each client's own", "macro F1 in % on each", "accuracy in % on each"):
+        assert title in " ".join(told.split())
+    assert f"{run.summary['personal_loss']['worst']:.3f}" in told  # of a loss, the highest
+    bunch = load_digits()
+    np.savez("new.npz", x=bunch.images[:100].astype(np.uint8), y=bunch.target[:100])
+    code, told, _ = call(capsys, "adopt x --data new.npz --epochs 1")
+    assert code == 0
+    adopted = fl.adopt("x", "new.npz", epochs=1, out="other.safetensors")
+    assert adopted.metric == "loss" and list(adopted.others) == ["macro_f1", "accuracy"]
+    assert f"{adopted.after:.3f}" in told and f"{100 * adopted.others['accuracy'][1][-1]:.1f}" in told
+    metadata = read_tensors(Path("other.safetensors"))[1]
+    assert metadata["loss_after"] == str(adopted.after) and "accuracy_before" in metadata
+    facts = fl.export("x", "client.pt2", client=2).facts
+    for name in run.metrics:
+        assert facts[f"{name}_on_its_test_images"] == pytest.approx(run.clients[-1][f"personal_{name}"][2])
+
+
+def test_the_table_of_a_run_has_a_column_per_metric(capsys: pytest.CaptureFixture[str]) -> None:
+    fields = "--clients 10 --split shards:1 --rounds 1 --model linear --workers 1"
+    code, told, _ = call(capsys, f"run {fields} --metrics loss,auroc --name x")
+    assert code == 0
+    summary = fl.Run(Path("runs/x")).summary
+    assert "cross-entropy loss   AUROC in %" in told and f"{summary['test_loss']:.3f}" in told
+    assert "global model by class" in told and "accuracy" not in told
+    assert "note: auroc of the global model is undefined for 10 clients" in told

@@ -157,7 +157,9 @@ def test_a_label_that_is_not_unique_must_be_named(tmp_path: Path) -> None:
 
 
 def test_hub_texts_that_do_not_fit_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(FedloomError, match="the option color=red is not understood; allowed are image, label, config"):
+    with pytest.raises(
+        FedloomError, match="the option color=red is not understood; allowed are image, text, array, label"
+    ):
         load("hf:owner/name?color=red")
     with pytest.raises(FedloomError, match="names no dataset"):
         load("hf:")

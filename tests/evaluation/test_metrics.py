@@ -14,7 +14,7 @@ import torch
 
 import fedloom as fl
 from fedloom.evaluation import metrics
-from fedloom.evaluation.metrics import METRICS, compute
+from fedloom.evaluation.metrics import METRICS, compute, compute_by_class
 from fedloom.io.user_code import import_parts
 
 NAMES = ["accuracy", "auroc", "balanced_accuracy", "calibration_error", "loss", "macro_f1", "top5"]
@@ -148,3 +148,66 @@ def test_what_cannot_be_computed_is_refused(
 ) -> None:
     with pytest.raises(fl.FedloomError, match=message):
         compute(names, scores, targets)
+
+
+def test_auroc_with_ties_is_that_of_scikit_learn_also_by_class() -> None:
+    draw = np.random.default_rng(1)
+    targets = draw.integers(0, 4, 300)
+    few = draw.normal(size=(12, 4))
+    scores = few[(3 * targets + draw.integers(0, 6, 300)) % 12]  # twelve rows, so most scores are equal
+    shares = np.exp(scores) / np.exp(scores).sum(1, keepdims=True)
+    expected = [sk.roc_auc_score(targets == label, shares[:, label]) for label in range(4)]
+    assert compute_by_class("auroc", scores, targets) == pytest.approx(expected, abs=1e-9)
+    assert compute(["auroc"], scores, targets)["auroc"] == pytest.approx(np.mean(expected), abs=1e-9)
+
+
+def test_values_by_class_are_recalls_f1_scores_and_metrics_of_the_classs_samples() -> None:
+    scores, targets = sample(5, seed=3)
+    scores, targets = np.hstack([scores, np.full((len(scores), 1), -9.0)]), targets  # a class that never occurs
+    predicted = scores.argmax(1)
+    recalls = sk.recall_score(targets, predicted, labels=range(5), average=None)
+    for name in ("accuracy", "balanced_accuracy"):
+        assert compute_by_class(name, scores, targets)[:5] == pytest.approx(list(recalls))
+    f1 = sk.f1_score(targets, predicted, labels=range(5), average=None)
+    assert compute_by_class("macro_f1", scores, targets)[:5] == pytest.approx(list(f1))
+    assert np.mean(compute_by_class("macro_f1", scores, targets)[:5]) == pytest.approx(
+        compute(["macro_f1"], scores, targets)["macro_f1"]
+    )
+    for name in NAMES:
+        assert math.isnan(compute_by_class(name, scores, targets)[5])
+    inside = targets == 2
+    losses = torch.nn.functional.cross_entropy(torch.from_numpy(scores[inside]), torch.from_numpy(targets[inside]))
+    assert compute_by_class("loss", scores, targets)[2] == pytest.approx(float(losses))
+
+
+@pytest.mark.parametrize("odd", [math.nan, math.inf])
+def test_scores_of_a_diverged_model_have_no_probabilities(odd: float) -> None:
+    scores, targets = sample(4)
+    scores[7, 2] = odd
+    values = compute(NAMES, scores, targets)
+    assert all(math.isnan(values[name]) for name in ("auroc", "loss", "calibration_error"))
+    assert 0 < values["accuracy"] < 1 and 0 < values["macro_f1"] < 1
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"name": "round"}, "'round', which is another column's name"),
+        ({"name": "personal_loss"}, "'personal_loss', which is another column's name"),
+        ({"name": "mine", "better": "more"}, "metric mine: better is 'more'; allowed are higher and lower"),
+        ({"name": "mine", "format": "%"}, "metric mine: format is '%'; allowed are percent and number"),
+    ],
+)
+def test_a_metric_with_impossible_attributes_is_refused(
+    forget_metrics: None, fields: dict[str, str], message: str
+) -> None:
+    with pytest.raises(fl.FedloomError, match=message):
+        type("Mine", (metrics.Metric,), {**fields, "compute": lambda self, scores, targets: 0.0})
+
+
+def test_a_title_is_the_name_in_words_and_undefined_values_are_dashes(forget_metrics: None) -> None:
+    mine = type("Mine", (metrics.Metric,), {"name": "my_rate", "compute": lambda self, scores, targets: 0.0})
+    assert mine.title == "my rate" and METRICS["my_rate"].heading == "my rate in %"
+    assert METRICS["loss"].heading == "cross-entropy loss" and METRICS["loss"].text(0.5, 0.25) == "0.500 ± 0.250"
+    assert METRICS["accuracy"].text(None) == METRICS["accuracy"].text(math.nan) == "-"
+    assert METRICS["loss"].best([0.3, math.nan, 0.2]) == 0.2 and math.isnan(METRICS["loss"].best([math.nan]))

@@ -123,7 +123,7 @@ class Liar:
 
     def info(self, **changes: Any) -> dict[str, Any]:
         images, task = self.experiment.data.dataset, self.experiment.program.task
-        sites = Sites(self.federation, "split", images.shape, images.class_names, images.scale)
+        sites = Sites(self.federation, "split", images.inputs, images.class_names)
         made = FederationInfo(sites, task.samples, task.public, task.labeled).to_json()
         return {**made, **changes}
 

@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import signal
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import reference
 import torch
+from folders import check_whole
+from processes import Child, die_at
 from reference import HEAD, Problem, Weights, flat, mean, read
 from reference_personal import NORMED
 from safetensors.torch import load_file, save_file
-from tiny import HEAD_BYTES, agree, checkpoint, distance, gap, memories, problem, traffic, train
+from tiny import HEAD_BYTES, TINY, agree, checkpoint, distance, gap, memories, problem, traffic, train
 from torch import Tensor
 
 import fedloom as fl
 from fedloom import FedloomError
+from fedloom.engine.experiment import prepare
+from fedloom.engine.server.callback import RunCallback
+from fedloom.recipe import recipe
+from fedloom.runs.folder import create
+from fedloom.runs.run import federation, go
 
 pytest.importorskip("peft")
 
@@ -328,6 +337,29 @@ def test_a_base_with_normalizers_is_loaded_with_its_statistics() -> None:
 
 
 # same bits
+
+
+def test_a_killed_run_resumes_to_the_same_bits() -> None:
+    fields = {**TINY, "method": "lora(rank=2) + scaffold", "checkpoint_seconds": 0}
+    like = fl.run(fields, out="straight")
+    for step in (7, 23, 37):
+        path = Path(f"killed-{step}")
+
+        def work(step: int = step, path: Path = path) -> None:
+            die_at(step)
+            fl.run(fields, out=str(path))
+
+        assert Child(work).wait() == -signal.SIGKILL
+        check_whole(fl.run(resume=path) if path.exists() else fl.run(fields, out=str(path)), like)
+
+
+def test_workers_in_fresh_processes_build_the_same_adapters() -> None:
+    """They get the recipe and the initial weights, and inject the adapters by themselves."""
+    pretrained = train("central", rounds=1)
+    fields = {**TINY, "method": "lora(rank=2) + fn", "init": str(pretrained.path / "final.safetensors"), "workers": 2}
+    experiment = prepare(recipe(fields))
+    run = go(experiment, create(experiment, Path("spawned")), RunCallback(), partial(federation, spawned=True))
+    check_whole(run, fl.run(fields, out="forked"))
 
 
 @pytest.mark.parametrize("text", ["lora(rank=2) + scaffold", "lora(rank=2, dropout=0.2)"])

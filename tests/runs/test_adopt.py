@@ -124,9 +124,12 @@ def test_classes_are_found_by_name() -> None:
         ({"x": np.zeros((362, 9, 8), np.uint8)}, "its images are 9 x 8 x 1; the run was trained on 8 x 8 x 1"),
         ({"x": np.zeros((362, 8, 8, 3), np.uint8)}, "its images are 8 x 8 x 3"),
         ({"x": np.full((362, 8, 8), 200, np.uint8)}, "a pixel has the value 200; .* from 0 to 16"),
-        ({"x": np.zeros((362, 8, 8), np.float32)}, "images must be uint8"),
+        (
+            {"x": np.zeros((362, 8, 8), np.float32)},
+            r"features of shape 8x8 \(float32\); the run was trained on images",
+        ),
         ({"y": np.zeros(3, np.int64)}, "expected one number for each of the 362 samples"),
-        ({"x": np.zeros((1, 8, 8), np.uint8), "y": np.zeros(1, np.int64)}, "one image is not enough"),
+        ({"x": np.zeros((1, 8, 8), np.uint8), "y": np.zeros(1, np.int64)}, "one sample is not enough"),
     ],
 )
 def test_images_that_do_not_fit_are_refused_in_a_sentence(change: dict[str, Any], said: str) -> None:

@@ -202,7 +202,7 @@ def test_later_analyses_leave_other_sections_and_fewer_images_are_balanced() -> 
         ({"clients": "some"}, "clients: numbers such as 0,3,7 or all are expected"),
         ({"clients": []}, "clients: at least one is needed"),
         ({"images": 0}, "images: must be at least 1"),
-        ({"target": 80}, "target: an accuracy above 0 and at most 1 is expected"),
+        ({"target": 80}, "target: a value of accuracy above 0 and at most 1 is expected"),
     ],
 )
 def test_what_cannot_be_analysed_is_told(fields: dict[str, Any], said: str) -> None:

@@ -47,6 +47,23 @@ def test_a_run_killed_at_any_step_that_changes_files_resumes_to_the_same_bits(
     assert step > 20  # else next to nothing was tried
 
 
+def test_a_killed_run_keeps_its_metrics(straight: Callable[..., fl.Run]) -> None:
+    """Every value of every metric is the same after kills, and the line that holds them is complete."""
+    fields = {**TINY, "method": "fedper", "metrics": ["macro_f1", "auroc", "loss"], "eval_every": 1, "eval_clients": 1}
+    like, step = straight(**fields), 3
+    timed = ("seconds", "phase_seconds", "evaluation_seconds")
+    while killed_at(step, fields, path := Path(f"killed-{step}")):
+        run = fl.run(resume=path) if path.exists() else fl.run(fields, out=str(path))
+        assert [{k: v for k, v in line.items() if k not in timed} for line in run.rounds] == [
+            {k: v for k, v in line.items() if k not in timed} for line in like.rounds
+        ]
+        assert run.clients == like.clients
+        for name in ("test_macro_f1", "client_auroc", "personal_loss", "class_macro_f1", "digest"):
+            assert run.summary[name] == like.summary[name]
+        step += 9
+    assert step > 20
+
+
 @pytest.mark.parametrize("method", ["scaffold", "fedper", "fedavg"])
 @pytest.mark.parametrize("seconds", [0, 1000])
 def test_a_run_killed_again_and_again_at_random_moments_resumes_to_the_same_bits(

@@ -19,6 +19,7 @@ from scipy import stats
 import fedloom as fl
 from fedloom import RunCallback
 from fedloom.cli.main import main
+from fedloom.evaluation.metrics import METRICS
 from fedloom.report.grid import choice, sheets
 from fedloom.report.progress import TimeLeft
 from fedloom.report.sheet import latex, markdown
@@ -172,10 +173,10 @@ def test_significance_is_the_paired_t_test_by_its_formula() -> None:
     assert paired(ours, theirs) == pytest.approx(2 * stats.t.sf(abs(t), len(d) - 1))
     assert paired(ours[:2], theirs[:2]) is None
     assert paired([0.5, 0.6, 0.7], [0.4, 0.5, 0.6]) is None  # differences without any spread
-    said = note("a", {"a": dict(enumerate(ours)), "b": dict(enumerate(theirs)), "c": {0: 0.9}})
+    said = note("a", {"a": dict(enumerate(ours)), "b": dict(enumerate(theirs)), "c": {0: 0.9}}, METRICS["accuracy"])
     assert f"b {100 * -d.mean():+.1f} (p = {paired(theirs, ours):.2g})" in said
     assert "c -1.0 (no test, too few seeds)" in said
-    assert "needs 3 seeds" in note("a", {"a": {0: 0.5}, "b": {0: 0.4}})
+    assert "needs 3 seeds" in note("a", {"a": {0: 0.5}, "b": {0: 0.4}}, METRICS["accuracy"])
 
 
 @pytest.mark.parametrize(
@@ -234,3 +235,20 @@ def test_work_is_shared_out_by_rounds_and_epochs_so_that_time_left_can_be_told()
     clock._since -= 30
     clock.reach(0.6)
     assert clock.left() == "2 min 0 s left"
+
+
+def test_a_sweep_with_a_loss_as_its_headline_selects_the_lowest_on_validation_data() -> None:
+    fields = {"clients": 5, "rounds": 2, "model": "linear", "workers": 1, "metrics": "loss,macro_f1"}
+    fields |= {"data": {"name": "digits", "validation": 0.2}}
+    comparison = fl.sweep({"lr": [0.001, 0.1]}, methods="fedavg", given=fields, name="grid")
+    by_point = {point: comparison.mean("fedavg", "validation", point) for point in comparison.points}
+    best = min(by_point, key=lambda point: by_point[point])
+    assert choice(comparison) == {"fedavg": best}
+    first, second = sheets(comparison)
+    assert first.title == "global cross-entropy loss, one seed" and second.title == "global macro F1 in %, one seed"
+    place = 1 + comparison.points.index(best)
+    assert first.rows[0][place].mark == "*" and first.rows[0][place].bold and not first.rows[0][3 - place].bold
+    assert first.rows[0][place].text == f"{comparison.mean('fedavg', 'global', best):.3f}"
+    assert second.rows[0][place].text == f"{100 * comparison.metric('fedavg', 'macro_f1', point=best):.1f}"
+    assert "selected for its method by mean validation cross-entropy loss" in second.notes[0]
+    assert "global cross-entropy loss" in latex([first, second]) and "**" in markdown([first, second])

@@ -35,6 +35,17 @@ def test_tensorboard_is_told_every_round_and_the_weights_do_not_know() -> None:
     assert run.summary["recipe_digest"] == plain.summary["recipe_digest"]
 
 
+def test_trackers_are_told_every_metric_that_is_defined() -> None:
+    pytest.importorskip("tensorboard")
+    metrics = ["macro_f1", "auroc", "loss"]
+    run = fl.run(FIELDS, split="shards:1", metrics=metrics, track="tensorboard", out="told")
+    scalars = events(run.path)
+    for name in metrics:
+        assert [value for _, value in scalars[f"test_{name}"]] == pytest.approx(list(run.curve(name).values()))
+    assert "test_accuracy" not in scalars and "client_auroc" not in scalars  # a client has a single class
+    assert scalars["undefined/client_auroc"] == [(3, 10.0)]
+
+
 def test_a_resumed_run_tells_each_round_once() -> None:
     pytest.importorskip("tensorboard")
     run = fl.run(FIELDS, track="tensorboard", out="cut", checkpoint_seconds=0)

@@ -10,6 +10,7 @@ that is better when lower; nothing is selected by it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -48,9 +49,11 @@ def check_targets(targets: Sequence[float], metric: Metric) -> None:
     """Refuse targets that the metric cannot have."""
     for target in targets:
         low, high = (0.0, 1.0) if metric.format == "percent" else metric.bounds
-        if not low <= target <= high or (target == low and metric.better == "higher"):
-            limits = f"from {low:g} to {high:g}" if high < float("inf") else f"of at least {low:g}"
-            raise FedloomError(f"target: a value of {metric.name} {limits} is expected (got {target:g})")
+        useless = target == low and metric.better == "higher"  # every run begins beyond it
+        if not low <= target <= high or useless:
+            limits = "above" if metric.better == "higher" else "of at least"
+            least = f"{limits} {low:g}" + (f" and at most {high:g}" if high < math.inf else "")
+            raise FedloomError(f"target: a value of {metric.name} {least} is expected (got {target:g})")
 
 
 def default_targets(rounds: Sequence[Mapping[str, Any]], metric: Metric) -> list[float]:

@@ -13,7 +13,7 @@ from rich.table import Table
 from typer import Argument, Option
 
 from fedloom.deploy.flower import app_template
-from fedloom.deploy.flower.app import canonical, check_federated, sizes
+from fedloom.deploy.flower.app import canonical, check_federated
 from fedloom.deploy.flower.plan import DisclosurePlan, PlanRow, blank_experiment
 from fedloom.deploy.flower.plan import plan as plan_of
 from fedloom.engine.experiment import prepare
@@ -57,7 +57,9 @@ def init(
     shape: Annotated[
         str | None,
         Option(
-            help="with --sites, if the recipe names no data: shape of an image, such as 3x32x32", show_default=False
+            help="with --sites, if the recipe names no data: shape of an input: 3x32x32 of images, 30 or 6x128 of features, "
+            "64 of tokens",
+            show_default=False,
         ),
     ] = None,
     classes: Annotated[
@@ -65,7 +67,11 @@ def init(
         Option(help="with --shape: number of classes, or their names separated by commas", show_default=False),
     ] = None,
     scale: Annotated[
-        float | None, Option(help="with --shape: inputs are x / scale, for example 255", show_default=False)
+        float | None, Option(help="with --shape of images: inputs are x / scale, for example 255", show_default=False)
+    ] = None,
+    kind: Annotated[str | None, Option(help="with --shape: image | features | tokens", show_default="image")] = None,
+    vocabulary: Annotated[
+        int | None, Option(help="with --shape of tokens: number of tokens", show_default=False)
     ] = None,
     roster: Annotated[
         str | None, Option(help="a file with the public keys of the sites that may join", show_default=False)
@@ -77,13 +83,13 @@ def init(
         raise FedloomError(
             "--test: without --sites the server evaluates on the recipe's own test samples; leave it out"
         )
-    inputs = app_template.SiteInputs.of(shape, classes, scale)
+    inputs = app_template.SiteInputs.of(shape, classes, scale, kind, vocabulary)
     data: Where = "sites" if sites else "split"
     folder, made = app_template.init(directory, _recipe(given, set_), data, test, roster, inputs)
     _say(f"app: {folder}")
     _say(f"recipe: {folder / app_template.PACKAGE / 'recipe.yaml'} (digest {made.digest()})")
     if sites and inputs is None and made.data.normalize != "none":
-        _say("data.normalize: written as numbers, since nobody sees the images of all sites")
+        _say("data.normalize: written as numbers, since nobody sees the samples of all sites")
     _say(f"run folder: {folder / 'run'} (on the server)")
 
 
@@ -103,9 +109,13 @@ def plan(
     given: Given,
     shape: Annotated[
         str | None,
-        Option(help="shape of an image, such as 1x28x28, if the data are not on this machine", show_default=False),
+        Option(help="shape of an input, such as 1x28x28, if the data are not on this machine", show_default=False),
     ] = None,
     classes: Annotated[int | None, Option(help="with --shape: number of classes", show_default=False)] = None,
+    kind: Annotated[str | None, Option(help="with --shape: image | features | tokens", show_default="image")] = None,
+    vocabulary: Annotated[
+        int | None, Option(help="with --shape of tokens: number of tokens", show_default=False)
+    ] = None,
     set_: Setting = None,
 ) -> None:
     """List exactly what leaves a site, what stays there, and what it receives."""
@@ -115,7 +125,10 @@ def plan(
     if shape is not None and classes is not None:
         if classes < 2:
             raise FedloomError(f"--classes: {classes}; there must be at least 2")
-        experiment = blank_experiment(made, sizes(shape, "--shape"), classes)
+        scale = 255.0 if kind in (None, "image") else None
+        inputs = app_template.SiteInputs.of(shape, str(classes), scale, kind, vocabulary)
+        assert inputs is not None
+        experiment = blank_experiment(made, inputs.spec, classes)
     else:
         experiment = prepare(made)
     check_federated(experiment)
@@ -197,7 +210,7 @@ def personalize(
     part: Annotated[str, Option(help="full | head | body | adapter")] = "full",
     epochs: Annotated[int, Option(help="epochs of fine-tuning")] = 5,
     lr: Annotated[float, Option(help="learning rate of fine-tuning")] = 0.001,
-    data: Annotated[str | None, Option(help="path of the site's images, if they moved", show_default=False)] = None,
+    data: Annotated[str | None, Option(help="the site's data, if they moved", show_default=False)] = None,
     weights: Annotated[
         Path | None,
         Option(help="the server's final.safetensors, if the site missed the end of the run", show_default=False),

@@ -97,7 +97,10 @@ def adopt(
 
 def export(
     path: Annotated[Path, Argument(metavar="RUN", help="the folder of a finished run", show_default=False)],
-    output: Annotated[Path, Option("--out", "-o", help="model.pt2 | model.onnx", show_default=False)],
+    output: Annotated[
+        Path,
+        Option("--out", "-o", help="model.pt2 | model.onnx | a folder: adapters", show_default=False),
+    ],
     client: Annotated[int | None, Option(help="this client's own model in place of the global one")] = None,
     weights: Annotated[Path | None, Option(help="a model written by `fedloom adopt`")] = None,
     part: Annotated[
@@ -110,6 +113,12 @@ def export(
     """Write a model to a file that loads without fedloom, normalization inside."""
     exported = export_model(path, output, client, weights, part, epochs, lr, loss)  # type: ignore[arg-type]
     facts: dict[str, Any] = exported.facts
+    if exported.path.is_dir():
+        console.line(f"adapters: {exported.path} ({facts['model']}, {facts['method']})")
+        console.line(f"load: peft.PeftModel.from_pretrained(base, {str(exported.path)!r})")
+        for note in exported.notes:
+            console.note(f"note: {note}")
+        return
     given = facts["input"]
     shape = " x ".join(map(str, given["shape"]))
     bounds = " from {} to {:g}".format(*given["range"]) if "range" in given else ""

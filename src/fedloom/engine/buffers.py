@@ -104,5 +104,5 @@ _PLACES: dict[str, Callable[..., Tensor]] = {
     "server": lambda buffers: buffers.server_row,
     "server upload": lambda buffers: buffers.server_up_row,
     "hits": lambda buffers, which, begin, end: buffers.hits_of[which][begin:end],
-    "scores": lambda buffers, which, begin, end: buffers.scores_of[which][begin:end],
+    "scores": lambda buffers, which, begin, end: buffers.scores_of[which][begin:end].view(-1),
 }

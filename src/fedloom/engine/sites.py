@@ -1,4 +1,4 @@
-"""A federation whose images stay at its sites: what the server knows of them, and empty placeholders for the images."""
+"""A federation whose samples stay at its sites: what the server knows of them, and empty placeholders for the samples."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ import torch
 
 from fedloom.data import Dataset, InputSpec, Partition
 from fedloom.data.partition.partition import offsets_of
-from fedloom.data.spec import Shape
 from fedloom.errors import FedloomError
 
 Where = Literal["split", "sites"]  # each node uses its share of the recipe's data | each node has its own data
@@ -28,9 +27,8 @@ class Sites:
 
     federation: str  # the name under which nodes keep their state of this run
     data: Where
-    shape: Shape  # channels, height, width
+    inputs: InputSpec
     class_names: tuple[str, ...]
-    scale: float
     test: str | None = None  # the server's own test samples, if it has any
 
     def to_json(self) -> str:
@@ -42,19 +40,24 @@ class Sites:
             return None
         try:
             stored = json.loads(path.read_text(encoding="utf-8"))
-            return cls(**{**stored, "shape": tuple(stored["shape"]), "class_names": tuple(stored["class_names"])})
+            if "inputs" not in stored:  # of images, as they were stored before other kinds
+                stored["inputs"] = InputSpec.image(stored.pop("shape"), stored.pop("scale")).to_json()
+            inputs = InputSpec.from_json(stored["inputs"])
+            return cls(**{**stored, "inputs": inputs, "class_names": tuple(stored["class_names"])})
         except (ValueError, TypeError, KeyError) as error:
             raise FedloomError(f"{path} is damaged ({error})") from None
 
-    @property
-    def inputs(self) -> InputSpec:
-        return InputSpec.image(self.shape, self.scale)
-
     def dataset(self, tested: Dataset | None = None) -> Dataset:
-        """An image set without training samples, and with the server's own test samples if it has any."""
-        channels, height, width = self.shape
-        none_x, none_y = torch.empty((0, height, width, channels), dtype=torch.uint8), torch.empty(0, dtype=torch.int64)
-        identity = f"{self.shape} {self.class_names} {self.scale}"
+        """A data set without training samples, and with the server's own test samples if it has any."""
+        inputs = self.inputs
+        none_x = torch.empty((0, *inputs.stored_shape), dtype=getattr(torch, inputs.dtype))
+        none_y = torch.empty(0, dtype=torch.int64)
+        identity = (
+            f"{inputs.shape} {self.class_names} {inputs.scale}"  # alone for images of uint8: digests on record stay
+        )
+        if inputs.dtype != "uint8":
+            identity = f"{inputs.kind} {identity} {inputs.vocabulary} {inputs.padding}"
+        channels = 1 if inputs.kind == "tokens" else inputs.shape[0]
         blank = Dataset(
             name="sites",
             inputs=self.inputs,
@@ -76,9 +79,15 @@ class Sites:
 
 
 def fitted(dataset: Dataset, sites: Sites) -> Dataset:
-    """A site's own samples with the federation's class numbers and scale; refuses images that do not fit."""
-    if dataset.shape != sites.shape:
-        raise FedloomError(f"its images are {_by(dataset.shape)}, those of the federation {_by(sites.shape)}")
+    """A site's own samples with the federation's class numbers and scale; refuses samples that do not fit."""
+    own, wanted = dataset.inputs, sites.inputs
+    if (own.kind, own.dtype, own.shape) != (wanted.kind, wanted.dtype, wanted.shape):
+        raise FedloomError(f"it has {own} ({own.dtype}), and the federation {wanted} ({wanted.dtype})")
+    if own.vocabulary > wanted.vocabulary or (own.kind == "tokens" and own.padding != wanted.padding):
+        raise FedloomError(
+            f"it has {own.vocabulary} tokens, padded with {own.padding}, and the federation {wanted.vocabulary}, padded "
+            f"with {wanted.padding}"
+        )
     if unknown := [name for name in dataset.class_names if name not in sites.class_names]:
         raise FedloomError(
             f"it has the class {unknown[0]!r}; the federation knows {', '.join(sites.class_names[:20])}"
@@ -152,7 +161,3 @@ def alone(client: int, clients: int, dataset: Dataset) -> Partition:
     counts[:, client] = len(dataset.train_y), len(dataset.test_y)
     train, test = offsets_of(counts[0]), offsets_of(counts[1])
     return Partition(np.arange(train[-1]), train, np.arange(test[-1]), test)
-
-
-def _by(shape: Shape) -> str:
-    return f"{shape[1]} x {shape[2]} with {shape[0]} channels"

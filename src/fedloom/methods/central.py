@@ -1,14 +1,15 @@
 """Centralized training: all data in one place, an upper reference for federations (FedBABU, figure 2; FedFN, D.7).
 
-    each round: the recipe's epochs of SGD on the union of all clients' training samples, by the same local loop
+    each round: the recipe's local work on the union of all clients' training samples, by the same local loop
 
 `update = full` trains everything, `body` freezes the head, `head` freezes the body (its normalizers still update
 their statistics, since evaluation needs them). It combines with parts that change head, loss or normalizer: `central
 + fn`; `central + fednn` and `central + norm(kind=gn)` are the centralized rows of FedNN's Table 12.
 
 One replica, client 0 in `rounds.jsonl`, holds the samples in the order of the partition. With one client and full
-participation it equals FedAvg bit for bit. As in every round of fedloom, momentum starts at zero; the original curves
-use one optimizer throughout, so with momentum 0.9 the first ten or so steps of a round are shorter than theirs.
+participation it equals FedAvg bit for bit. As in every round of fedloom, momentum starts at zero, so with momentum 0.9
+the first ten or so steps of a round are shorter; the original curves use one optimizer throughout, as `optimizer.keep`
+does.
 Nothing is sent: bytes are 0, `clients` and `split` only decide what each client is evaluated and fine-tuned on, and
 `fraction` has no effect. Parts that need several clients are refused.
 """

@@ -44,7 +44,12 @@ class Data(BaseModel):
     """The data set, and how its images are prepared."""
 
     model_config = _FROZEN
-    name: Annotated[str, about("digits | NAME (fedloom list data) | PATH.npz | hf:owner/name | folder:PATH")] = "digits"
+    name: Annotated[
+        str,
+        about(
+            "digits | NAME (fedloom list data) | PATH.npz | table:PATH.csv?target=COLUMN | hf:owner/name | folder:PATH"
+        ),
+    ] = "digits"
     normalize: Annotated[
         Normalize, about("after x / 255: set (mean and deviation of the training samples) | none | [means, deviations]")
     ] = "set"

@@ -10,10 +10,12 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from fedloom.data import named_data
 from fedloom.data.newcomer import read_newcomer
 from fedloom.engine.about import about
 from fedloom.engine.buffers import SharedBuffers
@@ -56,6 +58,7 @@ class Adopted:
     held_out: bool  # whether the test samples were split off from the given ones
     metric: str = "accuracy"
     others: dict[str, tuple[float | None, list[float | None]]] = field(default_factory=dict)  # metric -> before, curve
+    notes: tuple[str, ...] = ()  # what reading the data had to repair
 
     @property
     def after(self) -> float | None:
@@ -64,7 +67,7 @@ class Adopted:
 
 def adopt(
     run: Run | str | Path,
-    data: str | Path,
+    data: Any,
     part: TunedPart = "full",
     epochs: int = 5,
     lr: float | None = None,
@@ -74,19 +77,22 @@ def adopt(
 ) -> Adopted:
     """Fine-tune the model of a finished run for a client with these samples, and write it to a safetensors file.
 
-    `lr` defaults to a tenth of the run's own. `hold_out=False`: train on all samples, and leave the metrics unknown.
+    `data`: a text as in a recipe, or an object as `fl.run` takes. `lr` defaults to a tenth of the run's own. `hold_out=False`:
+    train on all samples, and leave the metrics unknown.
     """
     folder = RunFolder(run.path if isinstance(run, Run) else run)
     recipe = folder.recipe()
     check_finished(folder)
     rate = recipe.lr / 10 if lr is None else lr
+    source = str(named_data(data))
+    schema = folder.schema.read_text(encoding="utf-8") if folder.schema.is_file() else ""
     inputs = folder.known_inputs()
     with about("data"):
         given, divided = read_newcomer(
-            str(data), inputs.spec.shape, inputs.class_names, inputs.scale, recipe.data.resize, hold_out=hold_out
+            source, inputs.spec, inputs.class_names, recipe.data.resize, hold_out=hold_out, schema=schema
         )
     tensors = (torch.from_numpy(values) for values in (given.train_x, given.train_y, given.test_x, given.test_y))
-    dataset = inputs.dataset(Path(str(data)).stem, *tensors)
+    dataset = inputs.dataset(Path(source.partition("?")[0]).stem, *tensors)
     with one_thread():
         experiment = inputs.experiment(recipe, folder.initial, dataset)
         check(experiment.program.layout.regions, part, epochs, rate, loss)
@@ -117,6 +123,7 @@ def adopt(
         held_out=divided,
         metric=headline,
         others={metric: (before.get(metric), curves[metric]) for metric in recipe.metrics[1:]},
+        notes=given.notes,
     )
     ends = {headline: (adopted.before, adopted.after)} | {
         metric: (first, curve[-1]) for metric, (first, curve) in adopted.others.items()

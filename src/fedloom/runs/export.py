@@ -2,6 +2,7 @@
 
     model.pt2   torch.export.load("model.pt2").module()(inputs)
     model.onnx  any ONNX runtime; needs pip install "fedloom[export]" to write
+    FOLDER      low-rank adapters in peft's own files (export_adapters.py); the other formats have them merged into the weights
 
 The input is what the data hold: `pixels`, float32 B,C,H,W from 0 to `scale` (255; 16 for digits), `features`, float32 of
 their shape, or `tokens`, int64 B,T. Normalization is part of the model (standalone.py). The output is logits, B x classes.
@@ -38,7 +39,9 @@ from fedloom.evaluation.tasks.finetune import FineTune
 from fedloom.io.digest import digest
 from fedloom.io.files import read_tensors, write, write_json
 from fedloom.methods.api.context import Objective
+from fedloom.nets.layers.adapters import merge
 from fedloom.nets.registry import reason
+from fedloom.runs.export_adapters import write_adapters
 from fedloom.runs.federation import federation
 from fedloom.runs.finished import check_finished, restore_finished
 from fedloom.runs.folder import RunFolder
@@ -68,8 +71,8 @@ def export(
 ) -> Exported:
     """Write the global model of a finished run, a client's own (fine-tuned for some epochs, if asked), or an adopted one."""
     out = Path(out)
-    if out.suffix not in FORMATS:
-        raise FedloomError(f"out: {out} must end in {' or '.join(FORMATS)}")
+    if out.suffix not in ("", *FORMATS):
+        raise FedloomError(f"out: {out} must end in {' or '.join(FORMATS)}, or name a folder for adapters")
     if out.suffix == ".onnx" and importlib.util.find_spec("onnxscript") is None:
         raise FedloomError('out: writing ONNX needs further packages: pip install "fedloom[export]"; .pt2 needs none')
     if client is not None and weights is not None:
@@ -98,9 +101,17 @@ def export(
         if weights is None:
             description["notes"] += _cautions(program)
     program.layout.read(tensors, program.weights.storage)
+    if out.suffix == "":
+        about_run = {name: value for name, value in description.items() if name != "notes"}
+        facts = about_run | {
+            "method": str(program.method),
+            "net": recipe.model,
+            "class_names": list(inputs.class_names),
+        }
+        return Exported(out, write_adapters(_detached(program.net), program, facts, out), description["notes"])
     pipeline = inputs.pipeline(recipe)
     reader = program.method.the("own_logits")
-    model = standalone(_detached(program.net), inputs.spec, pipeline, reader, counts)
+    model = standalone(_merged(program.net), inputs.spec, pipeline, reader, counts)
     facts = _facts(folder, inputs, program, pipeline, description, digest(tensors), out)
     _write(model.eval(), inputs.spec, facts, out)
     return Exported(out, facts, description["notes"])
@@ -170,6 +181,12 @@ def _detached(net: nn.Module) -> nn.Module:
     for module in twin.modules():
         for name, buffer in module._buffers.items():
             module._buffers[name] = None if buffer is None else buffer.clone(memory_format=torch.contiguous_format)
+    return twin
+
+
+def _merged(net: nn.Module) -> nn.Module:
+    twin = _detached(net)
+    merge(twin)
     return twin
 
 

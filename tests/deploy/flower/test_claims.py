@@ -39,6 +39,8 @@ FIELDS: dict[str, Any] = {
 }
 BAD = 1
 
+PIXELS = {"kind": "image", "shape": [1, 8, 8], "dtype": "uint8", "scale": 16.0, "vocabulary": 0, "padding": 0}
+
 
 @pytest.fixture(autouse=True)
 def _fresh() -> Iterator[None]:
@@ -69,11 +71,11 @@ def claiming(**claims: Any) -> Callable[[Message, Context], Message]:
     [
         ({"train": 10**400}, "its train is 1000"),
         ({"test": 10**400}, "its test is 1000"),
-        ({"train": 10**12}, "it claims 1000000000000 train images, and deploy.max_samples is 10000000"),
+        ({"train": 10**12}, "it claims 1000000000000 train samples, and deploy.max_samples is 10000000"),
         ({"test": 10**9}, "it claims 1000000000 test samples, and deploy.max_samples is 10000000"),
-        ({"train": 0}, "it has no train images"),
-        ({"shape": [1, 8, 10**400]}, "its shape"),
-        ({"shape": [1, 10**5, 10**5]}, "its shape"),
+        ({"train": 0}, "it has no train samples"),
+        ({"inputs": PIXELS | {"shape": [1, 8, 10**400]}}, "its inputs"),
+        ({"inputs": PIXELS | {"shape": [1, 10**5, 10**5]}}, "its inputs"),
         ({"class_names": ["9" * 5000, "1"]}, "its class_names holds '999"),
         ({"class_names": [str(n) for n in range(60_000)]}, "it claims 60000 classes, and deploy.max_classes is 1000"),
         ({"class_names": ["1", "1"]}, "it claims a class twice"),
@@ -134,9 +136,9 @@ def test_every_claim_changes_the_fingerprint(claim: dict[str, Any], tmp_path: Pa
 
 def test_sites_of_different_shapes_do_not_begin(tmp_path: Path) -> None:
     nodes, given, settings = federation(tmp_path)
-    nodes.tamper[100] = claiming(shape=[1, 4096, 4096])
+    nodes.tamper[100] = claiming(inputs=PIXELS | {"shape": [1, 4096, 4096]})
     with pytest.raises(
-        FedloomError, match=r"client 1 \(site-1\) has images of 1x8x8, and client 0 \(site-0\) of 1x4096"
+        FedloomError, match=r"client 1 \(site-1\) has images of 8x8x1, and client 0 \(site-0\) images of 4096x4096x1"
     ):
         serve(given, settings, nodes)
 

@@ -17,7 +17,7 @@ from flwr.app import Context, Message
 from loopback import Loopback
 
 import fedloom as fl
-from fedloom.data import load
+from fedloom.data import InputSpec, load
 from fedloom.deploy.flower.app import Settings, read
 from fedloom.deploy.flower.app_template import SiteInputs, init, write_sites
 from fedloom.deploy.flower.plan import JOIN, ROUND, TEST, blank_experiment, plan
@@ -72,6 +72,73 @@ def test_sites_end_with_the_weights_of_all_data_in_one_place(tmp_path: Path) -> 
         assert ours["test_accuracy"] == pytest.approx(np.average(clients["accuracy"], weights=sizes), abs=1e-12)
 
 
+METRICS = ["macro_f1", "accuracy", "loss", "auroc", "top5", "calibration_error"]
+
+
+def test_sites_compute_the_metrics_of_a_simulation_and_scores_stay_there(tmp_path: Path) -> None:
+    """Of the union, means over samples are exact; other metrics are means over sites, weighted by test samples."""
+    nodes, given, settings = federation(tmp_path, metrics=METRICS)
+    run = serve(given, settings, nodes)
+    alone = fl.run(FIELDS, metrics=METRICS, out=str(tmp_path / "alone"))
+    assert run.summary["digest"] == alone.summary["digest"] == fl.run(FIELDS, out="plain").summary["digest"]
+    assert run.clients == alone.clients
+    for name in METRICS:
+        assert run.summary[f"client_{name}"] == alone.summary[f"client_{name}"]
+        assert run.summary[f"personal_{name}"] == alone.summary[f"personal_{name}"]
+        each = alone.clients[-1]
+        if name in ("accuracy", "loss", "top5"):
+            pooled = np.average(each[name], weights=each["tested"])
+            assert run.summary[f"test_{name}"] == pytest.approx(pooled, abs=1e-12)
+        else:
+            known = [(v, n) for v, n in zip(each[name], each["tested"], strict=True) if v is not None]
+            values, sizes = zip(*known, strict=True)
+            assert run.summary[f"test_{name}"] == pytest.approx(np.average(values, weights=sizes))
+    assert run.summary["site_means"] == ["macro_f1", "auroc", "calibration_error"]
+    assert "site_means" not in alone.summary
+    listed = {row.name for row in plan(blank_experiment(given, (1, 8, 8), 10)).sections[TEST]}
+    assert listed == {"correct", "total", *(f"metric_{name}" for name in METRICS if name != "accuracy")}
+    reports = [unpack(reply.content)[0]["report"] for _, reply in nodes.sent]
+    assert {name for report in reports if "correct" in report for name in report} == listed
+
+
+@pytest.mark.parametrize(
+    ("claimed", "reason"),
+    [
+        ({"metric_macro_f1": 1.5}, "its macro_f1 is 1.5, which is not between 0 and 1"),
+        ({"metric_loss": -1.0}, "its loss is -1, which is not between 0 and inf"),
+        ({"metric_loss": 1e60}, "its metric_loss is 1e+60"),
+        ({"metric_loss": "0.1"}, "its metric_loss is '0.1'"),
+        ({"metric_loss": [0.1, 0.2]}, "its metric_loss is"),
+        ({"scores": [0.1, 0.2]}, "scores was not asked for"),
+    ],
+)
+def test_a_metric_that_cannot_be_is_not_counted(
+    claimed: dict[str, Any], reason: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def tamper(reply: Message, context: Context) -> Message:
+        content, groups = unpack(reply.content)
+        if "correct" in content.get("report", {}):
+            content["report"] |= claimed
+            reply.content["fedloom"] = pack(content, **groups)["fedloom"]
+        return reply
+
+    nodes, given, settings = federation(tmp_path, method="fedavg", rounds=1, metrics=["macro_f1", "loss"])
+    nodes.tamper[101] = tamper
+    run = serve(given, settings, nodes)
+    assert f"the test of client 1 does not count: site-1: {reason}" in capsys.readouterr().out
+    line = run.clients[-1]
+    assert line["macro_f1"][1] is line["loss"][1] is line["tested"][1] is None
+    assert None not in (line["macro_f1"][0], line["macro_f1"][2])
+    assert run.summary["client_macro_f1"]["clients"] == 2 and "undefined" not in run.summary["client_macro_f1"]
+
+
+def test_a_site_reports_an_undefined_metric_as_null(tmp_path: Path) -> None:
+    fields = {"split": "shards:1", "clients": 10, "method": "fedavg", "rounds": 1, "metrics": ["auroc"]}
+    run = serve(*_order(federation(tmp_path, **fields)))
+    assert run.clients[-1]["auroc"] == [None] * 10 and run.summary["test_auroc"] is None
+    assert run.summary["client_auroc"] == {"clients": 0, "undefined": 10}
+
+
 def _order(made: tuple[Loopback, Any, Settings]) -> tuple[Any, Settings, Loopback]:
     nodes, given, settings = made
     return given, settings, nodes
@@ -105,7 +172,7 @@ def test_what_leaves_a_site_is_what_the_plan_lists(tmp_path: Path) -> None:
     for _, reply in nodes.sent:
         content, groups = unpack(reply.content)
         assert set(content) == {"client", "digest", "report"}
-        assert set(content["report"]) <= (joining if "shape" in content["report"] else numbers)
+        assert set(content["report"]) <= (joining if "inputs" in content["report"] else numbers)
         assert set(groups) <= {"up"}
         for name, tensor in groups.get("up", {}).items():
             assert tensor.numel() * tensor.element_size() == tensors[name]
@@ -189,7 +256,7 @@ def test_sites_that_lack_classes_are_numbered_alike(tmp_path: Path) -> None:
 
 def test_sites_of_declared_shape_and_classes_train_and_others_are_refused_by_name(tmp_path: Path) -> None:
     fields = {**FIELDS, "method": "fedavg", "data": {"normalize": "none"}}
-    inputs = SiteInputs((1, 8, 8), tuple(map(str, range(10))), 16.0)
+    inputs = SiteInputs(InputSpec.image((1, 8, 8), 16.0), tuple(map(str, range(10))))
     package = init(tmp_path / "app", recipe(fields), "sites", inputs=inputs)[0] / "loom_app"
     nodes = grid(package, tmp_path, 3)
     for client, path in enumerate(write_sites(tmp_path / "files", recipe(FIELDS))):
@@ -274,7 +341,7 @@ def test_a_test_on_other_images_than_a_client_has_does_not_count(
     [
         ({"data": {"name": "digits", "validation": 0.1}}, "data.validation"),
         ({"data": {"public": 0.1}}, "data.public"),
-        ({"method": "babu + server-data"}, "method: server-data trains on clients' images at the server"),
+        ({"method": "babu + server-data"}, "method: server-data trains on clients' samples at the server"),
     ],
 )
 def test_what_needs_everyones_images_is_refused(tmp_path: Path, fields: dict[str, Any], words: str) -> None:

@@ -38,12 +38,16 @@ METHODS = [
     "feddf(steps=20)",  # the server trains on images that nobody holds, taught by the uploads
     "server-data",  # the server trains on a share of all images
     "fednn",  # a temperature that is a function of the round
+    "fedper + fedyogi",  # an optimizer that sites keep, and local work that they draw
+    "fedadam",  # cohorts of any size, some of them empty
     "fedprox",  # with torch's own convolutions: nodes follow `kernels`
 ]
 
 
 MORE: dict[str, dict[str, Any]] = {
     "fednn": {"model": "cnn", "rounds": 2},
+    "fedper + fedyogi": {"optimizer": {"name": "adam", "keep": True}, "steps": "2..9", "lr": 0.003, "rounds": 4},
+    "fedadam": {"participation": "bernoulli", "fraction": 0.3, "epochs": "1..3", "optimizer": "adamw", "rounds": 6},
     "fedprox": {"model": "cnn", "rounds": 2, "kernels": "torch"},
     "feddf(steps=20)": {"data": {"name": "digits", "public": 0.1, "validation": 0.1}, "rounds": 2},
 }

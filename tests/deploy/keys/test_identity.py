@@ -221,7 +221,9 @@ def proved(node: NodeConfig, digest: str, number: int, question: dict[str, str])
 
 def facts_with(proof: dict[str, Any]) -> SiteFacts:
     """An answer with this proof, as it is read."""
-    facts = {"name": "", "train": 1, "test": 1, "shape": [1, 8, 8], "class_names": ["0"], "version": "0"}
+    inputs = {"kind": "image", "shape": [1, 8, 8], "dtype": "uint8", "scale": 16.0, "vocabulary": 0, "padding": 0}
+    data = {"train": 1, "test": 1, "inputs": inputs, "schema_digest": "", "class_names": ["0"]}
+    facts = {"name": "", **data, "version": "0"}
     report = parse_reply(json.dumps({"client": VICTIM, "digest": "feed", "report": facts | proof}), SiteFacts).report
     assert isinstance(report, SiteFacts)
     return report

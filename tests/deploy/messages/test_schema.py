@@ -38,11 +38,13 @@ from fedloom.recipe import Recipe
 
 REMOTE = {name: task for name, task in TASKS.items() if task.remote}
 
+PIXELS = {"kind": "image", "shape": [1, 8, 8], "dtype": "uint8", "scale": 16.0, "vocabulary": 0, "padding": 0}
 FACTS = {
     "name": "site-0",
     "train": 400,
     "test": 90,
-    "shape": [1, 8, 8],
+    "inputs": PIXELS,
+    "schema_digest": "",
     "class_names": ["0", "1"],
     "version": "0.1.0",
     "key": "ecdsa-sha2-nistp384 AAAAE2VjZHNh+/==",
@@ -58,7 +60,7 @@ GOOD_REPORTS: dict[str, dict[str, Any]] = {
     "keep": {},
     "keys": {},
 }
-SITES = {"federation": "0123456789abcdef", "data": "sites", "shape": [3, 32, 32], "scale": 255.0, "test": None}
+SITES = {"federation": "0123456789abcdef", "data": "sites", "inputs": PIXELS, "test": None}
 INFO = {"sites": SITES | {"class_names": ["a", "b"]}, "samples": 900, "public": 0, "labeled": False}
 QUESTION = {"federation": "0123456789abcdef", "nonce": "0a" * 16}
 WORK = {"federation": "0123456789abcdef", "base": None, "at": 3}
@@ -180,9 +182,26 @@ def _within(value: Any) -> None:
         *(("hello", "train", value) for value in (10**400, 10**13, -1, 0.5, None, True)),
         *(("hello", "test", value) for value in (10**400, 10**13, -1)),
         *(
-            ("hello", "shape", value)
-            for value in ([1, 8, 10**400], [1, 8], [1, 8, 0], [4096, 4096, 2], "188", [1, 8, True])
+            ("hello", "inputs", PIXELS | {"shape": value})
+            for value in ([1, 8, 10**400], [1, 8], [1, 8, 0], [4096, 4096, 2], "188", [1, 8, True], [], [1] * 7)
         ),
+        *(
+            ("hello", "inputs", value)
+            for value in (
+                PIXELS | {"kind": "tokens"},
+                PIXELS | {"kind": "sound"},
+                PIXELS | {"dtype": "int32"},
+                PIXELS | {"scale": 0.0},
+                PIXELS | {"vocabulary": 9},
+                {"kind": "image"},
+                {**PIXELS, "kind": "features", "dtype": "uint8"},
+                {**PIXELS, "kind": "tokens", "dtype": "int32", "shape": [8], "vocabulary": 10**9},
+                {**PIXELS, "kind": "tokens", "dtype": "int32", "shape": [8], "vocabulary": 5, "padding": 5},
+                [],
+                None,
+            )
+        ),
+        *(("hello", "schema_digest", value) for value in ("0f", "xyz", 7, None, "0" * 17)),
         *(
             ("hello", "class_names", value)
             for value in ([], ["9" * 5000], ["a\n"], ["\ud800"], [1], "ab", ["x"] * 100_001)

@@ -69,7 +69,7 @@ def ask(site: tuple[Loopback, Recipe], federation: Any, kind: str) -> Any:
     images, task = experiment.data.dataset, experiment.program.task
     initial = experiment.program.layout.tensors(experiment.program.initial)
     if kind == "join":
-        sites = Sites(federation, "split", images.shape, images.class_names, images.scale)
+        sites = Sites(federation, "split", images.inputs, images.class_names)
         info = FederationInfo(sites, task.samples, task.public, task.labeled).to_json()
         order: dict[str, Any] = {"nonce": "0" * 32, "info": info}
         groups: dict[str, Any] = {"initial": initial}

@@ -77,8 +77,9 @@ def _cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         {"method": "fedrep(head_epochs=1)"},
         {"method": "sphere"},
         {"method": "scaffold", "vmap": 2},
+        {"method": "fedavg", "optimizer": {"name": "adam", "keep": True}, "steps": "2..6", "lr": 0.003},
     ],
-    ids=["fedavg", "scaffold-feddf", "fnr", "fedrep", "sphere", "vmap"],
+    ids=["fedavg", "scaffold-feddf", "fnr", "fedrep", "sphere", "vmap", "adam"],
 )
 def test_actors_on_two_nodes_give_the_bits_of_local_workers(fields: dict[str, Any]) -> None:
     Path("net.py").write_text(NET)

@@ -84,6 +84,11 @@ def test_fresh_processes_dealt_out_over_devices_give_the_bits_of_forked_ones(
     assert lines and untimed(read_lines(run.path / "analysis" / found)) == lines
 
 
+def test_fresh_processes_carry_a_kept_optimizer(straight: Callable[..., fl.Run]) -> None:
+    fields = {**FIELDS, "method": "fedavg", "optimizer": {"name": "adam", "keep": True}, "steps": "2..6", "lr": 0.003}
+    check_whole(spawned(fields), straight(**fields))
+
+
 def test_a_fresh_process_that_dies_is_replaced_and_its_client_runs_again(straight: Callable[..., fl.Run]) -> None:
     """The part comes from a file of the user's, and the server trains as well."""
     Path("dies.py").write_text(DIES)

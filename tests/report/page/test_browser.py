@@ -116,7 +116,7 @@ def test_every_section_has_its_figures_and_every_figure_is_drawn(shown: Opened) 
     for name, traces, has_picture, width, height in drawn:
         assert traces > 0 and has_picture and width > 200 and height > 100, name
     states = dict(shown.page.eval_on_selector_all("main section", "all => all.map(s => [s.id, s.dataset.state])"))
-    assert [name for name, state in states.items() if state == "left out"] == ["published", "selectors"]
+    assert [name for name, state in states.items() if state == "left out"] == ["published", "byclass", "selectors"]
 
 
 def test_the_result_table_holds_the_numbers_of_the_folders(shown: Opened) -> None:
@@ -259,6 +259,49 @@ def test_a_target_accuracy_tells_when_it_was_reached(shown: Opened) -> None:
     assert shown.table("cost-table")[1][3] == "never"
 
 
+def test_one_switch_shows_another_metric_everywhere(chromium: Any, tmp_path: Path) -> None:
+    """Tables, curves, clients, classes and cost of the chosen metric; of a loss, the lowest mean is bold."""
+    fields = {"clients": 5, "rounds": 3, "model": "linear", "metrics": ["macro_f1", "loss", "auroc"], "workers": 1}
+    comparison = fl.compare("fedavg; fedper", seeds=2, given=fields, out=str(tmp_path / "both"))
+    (path,) = fl.report(tmp_path / "both", tmp_path / "report.html")
+    seen = opened(chromium, path.as_uri(), tmp_path, viewport={"width": 1200, "height": 800})
+    first = comparison.results[0].run
+
+    def means(key: str) -> dict[str, float]:
+        return {
+            row: statistics.fmean(r.run.summary[key] for r in comparison.results if r.cell.row == row)
+            for row in comparison.rows
+        }
+
+    def bold() -> str:
+        return str(seen.page.inner_text("#result-table td.best:nth-child(3)"))
+
+    assert bold().startswith(f"{100 * max(means('test_macro_f1').values()):.1f}")
+    seen.switch("clients", "personal_macro_f1")
+    seen.page.click('#results [data-switch="measure"] [data-value="loss"]')
+    seen.page.wait_for_function("document.querySelector('#results').textContent.includes('Bold is the lowest mean')")
+    seen.ready()
+    assert bold().startswith(f"{min(means('test_loss').values()):.3f}")
+    (line,) = [t for t in seen.traces("curves") if t.get("name") == "fedavg"]
+    expected = [statistics.fmean(r.run.rounds[k]["test_loss"] for r in comparison.results[:2]) for k in range(3)]
+    assert line["y"] == pytest.approx(expected, rel=1e-5)
+    assert [t["name"] for t in seen.traces("clients")] == ["fedper"]  # still own models, which fedavg has none of
+    bars = next(t for t in seen.traces("by-class") if t["name"] == "fedavg")
+    by_class = [r.run.summary["class_loss"] for r in comparison.results[:2]]
+    assert bars["y"] == pytest.approx([statistics.fmean(v[c] for v in by_class) for c in by_class[0]], rel=1e-5)
+    assert (
+        seen.table("cost-table")[0][3].startswith("round that reached ") and "%" not in seen.table("cost-table")[0][3]
+    )
+    seen.switch("clients", "loss")
+    worst = max(enumerate(first.clients[-1]["loss"]), key=lambda pair: pair[1])
+    other = max(enumerate(comparison.results[1].run.clients[-1]["loss"]), key=lambda pair: pair[1])
+    top = max(worst, other, key=lambda pair: pair[1])
+    assert f"client {top[0]} (seed" in seen.table("worst-clients")[1][1].split(" · ")[0]
+    assert f"{top[1]:.3f}" in seen.table("worst-clients")[1][1].split(" · ")[0]
+    assert seen.said == []
+    seen.page.close()
+
+
 def test_light_and_dark_follow_the_system_until_the_switch_is_used(chromium: Any, shown: Opened) -> None:
     theme = "document.documentElement.dataset.theme"
     assert shown.page.evaluate(theme) == "light"
@@ -292,7 +335,7 @@ def test_what_is_missing_is_one_line_with_the_command_that_makes_it(chromium: An
     (path,) = fl.report(pair / "fedper", pair.parent / "plain.html")
     made = opened(chromium, path.as_uri(), pair)
     told = made.page.eval_on_selector_all("section[data-state='left out']", "all => all.map(s => [s.id, s.innerText])")
-    assert dict(told).keys() == {"published", "factors", "norms", "inside", "selectors", "embedding"}
+    assert dict(told).keys() == {"published", "byclass", "factors", "norms", "inside", "selectors", "embedding"}
     assert "fedloom analyze RUN --what factors" in dict(told)["factors"]
     assert made.said == []
     made.page.close()

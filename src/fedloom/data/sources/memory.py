@@ -11,6 +11,7 @@ from fedloom.data.arrays import Content
 from fedloom.data.sources.source import DataSource, data_format
 from fedloom.errors import FedloomError, shown
 
+NAMES = ("class_names", "domain_names", "client_names")
 FORM = re.compile(r"([A-Za-z0-9_.-]{1,60})-([0-9a-f]{20})")
 
 
@@ -22,16 +23,21 @@ def open_memory(text: str) -> DataSource:
             f"data {shown(f'memory:{text}')} is not understood; it is written by fl.run(data=...), as memory:NAME-DIGEST"
         )
     name, identity = match[1], ("memory", match[2])
+    stored = cache.stored(cache.folder_of(name, str(None), *identity))
 
-    def read(resize: int | None) -> Content:
-        stored = cache.stored(cache.folder_of(name, str(None), *identity))
-        if stored is None or resize is None:  # without resize, what is stored is used as it is
+    def read(_: int | None) -> Content:
+        if stored is None:
             raise FedloomError(
                 f"data memory:{text}: the cache no longer holds this object ({cache.root()}); pass it again, as in "
                 "fl.run(data=...) or fl.run(resume=FOLDER, data=...)"
             )
         arrays, facts = stored
-        named = {key: np.array(facts[key], dtype=str) for key in ("class_names", "domain_names", "client_names")}
-        return {**arrays, **{key: names for key, names in named.items() if len(names)}}
+        spec = facts["inputs"]
+        content = {**arrays, "kind": np.array(spec["kind"]), "notes": np.array(facts["notes"], dtype=str)}
+        content |= {key: np.array(facts[key], dtype=str) for key in NAMES if facts[key]}
+        if spec["kind"] == "tokens":
+            content |= {key: np.array(spec[key]) for key in ("vocabulary", "padding")}
+        return content | ({"schema": np.array(facts["schema"])} if facts.get("schema") else {})
 
-    return DataSource(name, f"memory:{text}", identity, read)
+    scale = float(stored[1]["inputs"]["scale"]) if stored else 255.0
+    return DataSource(name, f"memory:{text}", identity, read, scale)

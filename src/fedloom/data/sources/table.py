@@ -20,7 +20,7 @@ from fedloom.data.tables.content import Roles, table_content
 from fedloom.data.tables.read import SUFFIXES, read_frame
 from fedloom.data.text.tokenize import OPTIONS as TEXT_OPTIONS
 from fedloom.data.text.tokenize import TextOptions
-from fedloom.errors import FedloomError, brief, shown
+from fedloom.errors import FedloomError, shown
 from fedloom.paths import resolved
 
 ROLES = ("target", "client", "test", "domain", "text")
@@ -40,9 +40,6 @@ def open_table(text: str) -> DataSource:
     if path.suffix not in SUFFIXES or not path.is_file():
         problem = "does not exist" if path.suffix in SUFFIXES else "is neither a .csv nor a .parquet file"
         raise FedloomError(f"{where}: {str(path)!r} {problem}; expected table:PATH.csv?target=COLUMN")
-    if "target" not in options and "schema" not in options:
-        names = ", ".join(map(str, read_frame(path).columns))
-        raise FedloomError(f"{where}: no column is named as target; write target=COLUMN, one of {brief(names, 300)}")
     if strange := [option for option in TEXT_OPTIONS if option in options and "text" not in options]:
         raise FedloomError(f"{where}: {strange[0]} goes with text=COLUMN")
     if twice := [option for option in TEXT_OPTIONS if option in options and "schema" in options]:

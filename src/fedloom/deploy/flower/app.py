@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from fedloom.data import InputSpec, Kind
+from fedloom.data.spec import Shape
 from fedloom.deploy.secagg.quorum import share_counts
 from fedloom.engine.about import about
 from fedloom.engine.experiment import Experiment
@@ -30,7 +32,9 @@ class Settings:
     resume: bool = False
     test: str = ""
     scale: float = 255.0
+    kind: str = ""  # image, features or tokens; empty: as the sites report
     shape: str = ""  # such as 3x32x32; empty: as the sites report
+    vocabulary: int = 0  # of tokens; 0: as the sites report
     classes: str = ""  # names separated by commas; empty: as the sites report
     roster: str = ""
     confirm: str = ""  # fingerprint of the sites' claims that the operator confirms
@@ -48,17 +52,34 @@ class Settings:
             raise FedloomError("app config: scale is missing; inputs of the sites are x / scale, for example 255")
         return cls(**known)
 
-    def agreed(self, shape: tuple[int, ...], names: tuple[str, ...]) -> tuple[tuple[int, ...], tuple[str, ...]]:
-        """Shape and classes of the federation: from the settings, otherwise as the sites report."""
-        return sizes(self.shape, "app config: shape") if self.shape else shape, listed(self.classes) or names
+    def agreed(self, claimed: InputSpec, names: tuple[str, ...]) -> tuple[InputSpec, tuple[str, ...]]:
+        """Inputs and classes of the federation: from the settings, otherwise as the sites report."""
+        if self.kind and self.kind != claimed.kind:
+            raise FedloomError(f"app config: kind is {self.kind!r}, and the sites have {claimed.noun}")
+        shape = sizes(self.shape, "app config: shape", claimed.kind) if self.shape else claimed.shape
+        scale = self.scale if claimed.dtype == "uint8" else 1.0
+        vocabulary = self.vocabulary or claimed.vocabulary
+        if vocabulary < claimed.vocabulary:
+            raise FedloomError(
+                f"app config: vocabulary is {vocabulary}, and the sites have {claimed.vocabulary} tokens"
+            )
+        return replace(claimed, shape=shape, scale=scale, vocabulary=vocabulary), listed(self.classes) or names
 
 
-def sizes(text: str, what: str) -> tuple[int, int, int]:
-    """Channels, height and width."""
-    numbers = [int(number) if number.isdecimal() and len(number) < 6 else 0 for number in text.split("x")]
-    if len(numbers) != 3 or min(numbers) < 1:
-        raise FedloomError(f"{what}: {text[:60]!r}; write channels x height x width, such as 1x28x28")
-    return numbers[0], numbers[1], numbers[2]
+EXAMPLES = {
+    "image": "channels x height x width, such as 1x28x28",
+    "features": "the number of features, such as 30, or of channels x time, such as 6x128",
+    "tokens": "the length of a sequence, such as 64",
+}
+
+
+def sizes(text: str, what: str, kind: Kind = "image") -> Shape:
+    """The shape of an input: of an image channels, height and width."""
+    numbers = [int(number) if number.isdecimal() and len(number) < 8 else 0 for number in text.split("x")]
+    axes = {"image": 3, "features": len(numbers), "tokens": 1}[kind]
+    if len(numbers) != axes or len(numbers) > 6 or min(numbers) < 1:
+        raise FedloomError(f"{what}: {text[:60]!r}; write {EXAMPLES[kind]}")
+    return tuple(numbers)
 
 
 def listed(text: str) -> tuple[str, ...]:
@@ -140,13 +161,13 @@ def check_sites(given: Recipe) -> None:
         ("public_to_clients", data.public_to_clients),
     ):
         if wanted:
-            raise FedloomError(f"data.{field}: takes images from all clients' data, which stay at the sites")
+            raise FedloomError(f"data.{field}: takes samples from all clients' data, which stay at the sites")
     for part in method(given.method).parts:
         if part.central_data == "some":
             raise FedloomError(
-                f"method: {part.name} trains on clients' images at the server, and they stay at the sites"
+                f"method: {part.name} trains on clients' samples at the server, and they stay at the sites"
             )
     if data.normalize == "set":
         raise FedloomError(
-            "data.normalize: set needs the mean over all clients' images, which stay at the sites; write two lists or none"
+            "data.normalize: set needs the mean over all clients' samples, which stay at the sites; write two lists or none"
         )

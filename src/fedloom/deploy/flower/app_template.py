@@ -9,12 +9,14 @@ from pathlib import Path
 
 import numpy as np
 
-from fedloom.data import Dataset
+from fedloom.data import Dataset, InputSpec, Kind
+from fedloom.data.inputs import MOST_TOKENS
+from fedloom.data.spec import KINDS, Shape
 from fedloom.deploy.flower.app import RECIPE, canonical, check_federated, check_sites, listed, sizes
 from fedloom.deploy.flower.plan import blank_experiment
 from fedloom.engine.experiment import Experiment, prepare
 from fedloom.engine.sites import Where
-from fedloom.errors import FedloomError
+from fedloom.errors import FedloomError, shown
 from fedloom.io.files import write
 from fedloom.recipe import Recipe
 
@@ -49,8 +51,10 @@ out = "{out}" # the server's run folder
 resume = false # continue the run in it
 data = "{data}" # split: every node uses its share of the recipe's data | sites: every node has its own data="…"
 test = "{test}" # sites only: an npz with test samples for the server; empty: the sites evaluate
-scale = {scale} # sites only: inputs are x / scale, then normalized as in the recipe
-shape = "{shape}" # sites only: of an image, such as 3x32x32; empty: as the sites report
+scale = {scale} # sites only: inputs of uint8 images are x / scale, then normalized as in the recipe
+kind = "{kind}" # sites only: image, features or tokens; empty: as the sites report
+shape = "{shape}" # sites only: of an image 3x32x32, of features 30 or 6x128, of tokens 64; empty: as the sites report
+vocabulary = {vocabulary} # sites only: number of tokens; 0: as the sites report
 classes = "{classes}" # sites only: names separated by commas; empty: as the sites report
 roster = "{roster}" # a file with the public keys of the sites that may join; empty: any site may join
 confirm = "" # sites only: fingerprint of the sites' claims; without it the server prints the claims and stops
@@ -74,8 +78,9 @@ A Flower app written by `fedloom flower init`. It runs `{method}` ({rounds} roun
     flower-supernode --insecure --superlink 127.0.0.1:8000 --port 8101 --node-config 'partition-id=0{example}'
     flwr run . NAME --stream        # NAME: a connection in $FLWR_HOME/config.toml
 
-Settings of a node (`--node-config`): `partition-id` (which client it is), `name` (used in logs), `data` (PATH.npz or a
-folder of images; only with data = "sites"), `state` (folder for its state; default $FEDLOOM_SITES or ~/.fedloom/sites),
+Settings of a node (`--node-config`): `partition-id` (which client it is), `name` (used in logs), `data` (PATH.npz, a
+folder of images, or table:PATH.csv?target=COLUMN&schema=PATH.json; only with data = "sites"), `state` (folder for its
+state; default $FEDLOOM_SITES or ~/.fedloom/sites),
 `recipe` (digest of the only recipe that it takes part in), `device`, `key` (a file with the site's private key), `roster`
 (a file with all sites' public keys, for secure aggregation).
 
@@ -88,27 +93,57 @@ With data = "sites" the server prints what the sites claim to have and stops, un
 class SiteInputs:
     """The inputs of the net, for a recipe that names no data set."""
 
-    shape: tuple[int, int, int]  # channels, height, width
+    spec: InputSpec
     classes: tuple[str, ...]
-    scale: float
 
     @classmethod
-    def of(cls, shape: str | None, classes: str | None, scale: float | None) -> SiteInputs | None:
-        """From the command line: all three or none."""
-        if shape is None and classes is None and scale is None:
+    def of(
+        cls,
+        shape: str | None,
+        classes: str | None,
+        scale: float | None = None,
+        kind: str | None = None,
+        vocabulary: int | None = None,
+    ) -> SiteInputs | None:
+        """From the command line: all that the kind needs, or none."""
+        if all(option is None for option in (shape, classes, scale, kind, vocabulary)):
             return None
-        if shape is None or classes is None or scale is None:
+        chosen = _kind(kind)
+        needed = {"image": ("--scale", scale), "tokens": ("--vocabulary", vocabulary)}.get(chosen)
+        if shape is None or classes is None or (needed is not None and needed[1] is None):
+            flags = ["--shape", "--classes", *([needed[0]] if needed else [])]
             raise FedloomError(
-                "--shape, --classes and --scale go together: give all three, or name a data set in the recipe"
+                f"{', '.join(flags[:-1])} and {flags[-1]} go together: give {'all three' if needed else 'both'}, or name a "
+                "data set in the recipe"
             )
+        for flag, value, owner in (("--scale", scale, "image"), ("--vocabulary", vocabulary, "tokens")):
+            if value is not None and chosen != owner:
+                raise FedloomError(f"{flag}: it is for --kind {owner}, and the kind is {chosen}; leave it out")
         names = tuple(map(str, range(int(classes)))) if classes.isdecimal() and len(classes) < 6 else listed(classes)
         if len(names) < 2:
             raise FedloomError(
                 f"--classes: {classes!r}; write the number of classes, or their names separated by commas"
             )
-        if not 0 < scale < float("inf"):
+        return cls(_spec(chosen, sizes(shape, "--shape", chosen), scale, vocabulary), names)
+
+
+def _kind(given: str | None) -> Kind:
+    for kind in KINDS:
+        if kind == (given or "image"):
+            return kind
+    raise FedloomError(f"--kind: {shown(given)}; allowed are {', '.join(KINDS)}")
+
+
+def _spec(kind: Kind, shape: Shape, scale: float | None, vocabulary: int | None) -> InputSpec:
+    if kind == "image":
+        if scale is None or not 0 < scale < float("inf"):
             raise FedloomError(f"--scale: {scale:g}; inputs are x / scale, so it must be above 0, for example 255")
-        return cls(sizes(shape, "--shape"), names, scale)
+        return InputSpec.image(shape, scale)
+    if kind == "tokens":
+        if vocabulary is None or not 2 <= vocabulary <= MOST_TOKENS:
+            raise FedloomError(f"--vocabulary: {vocabulary}; it is the number of tokens, from 2 to {MOST_TOKENS}")
+        return InputSpec("tokens", shape, "int32", vocabulary=vocabulary)
+    return InputSpec("features", shape)
 
 
 def init(
@@ -130,7 +165,7 @@ def init(
     if data == "sites":
         check_sites(recipe.changed(data={**recipe.data.model_dump(), "normalize": "none"}))
     _check_inputs(given, data, inputs)
-    experiment = prepare(recipe) if inputs is None else blank_experiment(recipe, inputs.shape, len(inputs.classes))
+    experiment = prepare(recipe) if inputs is None else blank_experiment(recipe, inputs.spec, len(inputs.classes))
     check_federated(experiment)
     recipe = experiment.program.stored_recipe().changed(data=recipe.data.model_dump(), parts=modules)
     if data == "sites":
@@ -147,8 +182,10 @@ def init(
         "data": data,
         "test": Path(test).expanduser().resolve() if test else "",
         "roster": Path(roster).expanduser().resolve() if roster else "",
-        "scale": inputs.scale if inputs else experiment.data.dataset.scale,
-        "shape": "x".join(map(str, inputs.shape)) if inputs else "",
+        "scale": inputs.spec.scale if inputs else experiment.data.dataset.scale,
+        "kind": inputs.spec.kind if inputs else "",
+        "shape": "x".join(map(str, inputs.spec.shape)) if inputs else "",
+        "vocabulary": inputs.spec.vocabulary if inputs else 0,
         "classes": ",".join(inputs.classes) if inputs else "",
         "rounds": recipe.rounds,
         "clients": recipe.clients,
@@ -173,12 +210,14 @@ def _check_inputs(given: Recipe, data: Where, inputs: SiteInputs | None) -> None
     named = "data" in given.model_fields_set and "name" in given.data.model_fields_set
     if data == "sites" and not named and inputs is None:
         raise FedloomError(
-            "--sites: the sites' images are unknown; give --shape 3x32x32 --classes 10 (or their names) --scale 255, "
+            "--sites: the sites' inputs are unknown; give --shape 3x32x32 --classes 10 (or their names) --scale 255, "
+            "or --kind features --shape 30 --classes 2, "
+            "or --kind tokens --shape 64 --vocabulary 5000 --classes 2, "
             "or name in the recipe the data that it was tried on, such as data: cifar10"
         )
     if inputs is not None and (data != "sites" or named):
         why = f"the recipe names its data, {given.data.name}" if named else "they are for --sites"
-        raise FedloomError(f"--shape, --classes, --scale: {why}; leave them out")
+        raise FedloomError(f"--shape, --classes, --scale, --kind, --vocabulary: {why}; leave them out")
 
 
 def _own_parts(given: Recipe) -> tuple[list[Path], list[str]]:
@@ -192,7 +231,9 @@ def _normalized(recipe: Recipe, experiment: Experiment) -> Recipe:
     if recipe.data.normalize != "set":
         return recipe
     dataset = experiment.data.dataset
-    return recipe.changed(data={**recipe.data.model_dump(), "normalize": [list(dataset.mean), list(dataset.std)]})
+    tokens = dataset.inputs.kind == "tokens"
+    numbers = "none" if tokens else [list(dataset.mean), list(dataset.std)]
+    return recipe.changed(data={**recipe.data.model_dump(), "normalize": numbers})
 
 
 def write_sites(folder: Path, given: Recipe) -> list[Path]:
@@ -213,7 +254,11 @@ def write_sites(folder: Path, given: Recipe) -> list[Path]:
 
 
 def _content(dataset: Dataset, train: np.ndarray, test: np.ndarray) -> dict[str, np.ndarray]:
+    inputs = dataset.inputs
+    numbers = {"vocabulary": np.array(inputs.vocabulary), "padding": np.array(inputs.padding)}
     return {
+        "kind": np.array(inputs.kind),
+        **(numbers if inputs.kind == "tokens" else {}),
         "train_x": dataset.train_x[train].numpy(),
         "train_y": dataset.train_y[train].numpy(),
         "test_x": dataset.test_x[test].numpy(),

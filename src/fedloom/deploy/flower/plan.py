@@ -12,6 +12,8 @@ from typing import Any
 
 import torch
 
+from fedloom.data import InputSpec
+from fedloom.data.spec import Shape
 from fedloom.deploy.secagg.encoding import HEADER
 from fedloom.engine.experiment import Experiment, prepare
 from fedloom.engine.federated_data import Public
@@ -63,9 +65,9 @@ NUMBERS = {
 }
 
 
-def blank_experiment(recipe: Recipe, shape: tuple[int, int, int], classes: int) -> Experiment:
-    """The experiment of a recipe without its data."""
-    sites = Sites("", "sites", shape, tuple(map(str, range(classes))), 255.0)
+def blank_experiment(recipe: Recipe, inputs: InputSpec | Shape, classes: int) -> Experiment:
+    """The experiment of a recipe without its data. A shape of three numbers alone means images."""
+    sites = Sites("", "sites", InputSpec.of(inputs), tuple(map(str, range(classes))))
     one = [1] * recipe.clients
     data = {**recipe.data.model_dump(), "public_from": None, "validation": 0.0, "images": None, "public": 0.0}
     if recipe.data.normalize == "set":
@@ -93,7 +95,10 @@ def plan(experiment: Experiment, recipe: Recipe | None = None) -> DisclosurePlan
         JOIN: [
             PlanRow("partition-id, name", "text", 0, "from the node config"),
             PlanRow("train, test", "number", 2 * BYTES, "number of training and test samples"),
-            PlanRow("shape, class_names", "text", 0, "channels, height and width of an image; names of the classes"),
+            PlanRow("inputs, class_names", "text", 0, "kind, shape and type of an input; names of the classes"),
+            PlanRow(
+                "schema_digest", "text", 0, "of the file by which a site prepares the rows of its table, if it has one"
+            ),
             PlanRow("version, digest", "text", 0, "of fedloom and of the recipe"),
             PlanRow("key, signature", "text", 0, "the site's public key, and proof that it holds the private one"),
         ],
@@ -110,7 +115,7 @@ def plan(experiment: Experiment, recipe: Recipe | None = None) -> DisclosurePlan
     sections = {
         occasion: sent[occasion] for occasion in (JOIN, ROUND, REFINE, QUERY, TEST, REFUSED) if occasion in sent
     }
-    stays = [PlanRow("images, labels", "", 0, "the data, their path, the log of the node")]
+    stays = [PlanRow("inputs, labels", "", 0, "the data, their path, the log of the node")]
     for item in messages.state.items:
         what = about.get(_part(item), "its own running statistics")
         if item.name.startswith("optimizer_"):

@@ -6,6 +6,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -82,15 +83,15 @@ def _new(
         experiment = prepare(named)
         app.check_federated(experiment)
         dataset = experiment.data.dataset
-        sites = Sites(federation, "split", dataset.shape, dataset.class_names, dataset.scale)
+        sites = Sites(federation, "split", dataset.inputs, dataset.class_names)
         return experiment, create(experiment, path, sites), bindings
     tested = load(settings.test, recipe.data.resize) if settings.test else None
     facts = _collect_facts(FlowerTransport(grid, recipe.digest()), recipe, bindings, log)
-    shape, names = settings.agreed(*claims.agreed(facts, recipe.deploy))
+    inputs, names = settings.agreed(*claims.agreed(facts, recipe.deploy))
     claims.confirm(facts, recipe, settings.confirm, log.say)
     if tested is not None:
-        names, shape = tested.class_names, tested.shape
-    sites = Sites(federation, "sites", shape, names, settings.scale, settings.test or None)
+        names, inputs = tested.class_names, replace(inputs, shape=tested.shape)
+    sites = Sites(federation, "sites", inputs, names, settings.test or None)
     partition = sized([site.train for site in facts], [site.test for site in facts])
     experiment = prepare(named, partition, dataset=sites.dataset(tested))
     app.check_federated(experiment)

@@ -30,6 +30,8 @@ from pydantic import (
     model_validator,
 )
 
+from fedloom.data import InputSpec, Kind
+from fedloom.data.inputs import MOST_TOKENS
 from fedloom.engine.sites import Sites
 from fedloom.engine.tasks import Task
 from fedloom.engine.tasks.task import Number
@@ -81,8 +83,8 @@ def _class_names(value: Any) -> Any:
     return tuple(value)
 
 
-def _pixels(shape: tuple[int, int, int]) -> tuple[int, int, int]:
-    if math.prod(shape) > 1 << 24:
+def _bounded(shape: tuple[int, ...]) -> tuple[int, ...]:
+    if not shape or math.prod(shape) > 1 << 24:
         raise ValueError(f"is {shown(shape)}")
     return shape
 
@@ -95,8 +97,9 @@ Federation = Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]  # sites use it as
 Client = Annotated[int, Field(ge=0, le=10**9)]
 Count = Annotated[int, Field(ge=0, le=2**40)]
 Round = Annotated[int, Field(ge=0, le=10**9)]
-Side = Annotated[int, Field(ge=1, le=4096)]
-Shape = Annotated[tuple[Side, Side, Side], _at_most(3), AfterValidator(_pixels)]
+Side = Annotated[int, Field(ge=1, le=1 << 24)]
+Shape = Annotated[tuple[Side, ...], _at_most(6), AfterValidator(_bounded)]
+Tokens = Annotated[int, Field(ge=0, le=MOST_TOKENS)]
 Loss = Annotated[float, Field(ge=-1e39, le=1e39, allow_inf_nan=False)] | None  # None: not a finite number
 Seconds = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
 Scale = Annotated[float, Field(gt=0, le=1e9, allow_inf_nan=False)]
@@ -113,6 +116,30 @@ ClientSignature = Annotated[tuple[Client, Signature], _at_most(2)]
 
 class StrictModel(BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+
+
+class Inputs(StrictModel):
+    """The inputs of a net; see `InputSpec`."""
+
+    kind: Kind
+    shape: Shape
+    dtype: Literal["uint8", "float32", "int32"]
+    scale: Scale
+    vocabulary: Tokens
+    padding: Tokens
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Inputs:
+        types = {"image": ("uint8", "float32"), "features": ("float32",), "tokens": ("int32",)}
+        axes = {"image": 3, "features": len(self.shape), "tokens": 1}
+        if self.dtype not in types[self.kind] or len(self.shape) != axes[self.kind]:
+            raise ValueError(f"shape is {shown(self.shape)} of {self.dtype} for {self.kind}")
+        if (self.kind == "tokens") != (self.vocabulary > 0) or self.padding > max(self.vocabulary - 1, 0):
+            raise ValueError(f"vocabulary is {self.vocabulary} for {self.kind}, padded with {self.padding}")
+        return self
+
+    def value(self) -> InputSpec:
+        return InputSpec(**dict(self))
 
 
 # from a node to the server
@@ -135,7 +162,8 @@ class SiteFacts(Proof):
     name: Name
     train: Count
     test: Count
-    shape: Shape
+    inputs: Inputs
+    schema_digest: Annotated[str, Field(pattern=r"^([0-9a-f]{16})?$")]  # of tables and texts: how rows become inputs
     class_names: ClassNames
     version: Name
 
@@ -214,9 +242,8 @@ class FederationInfo:
 class _Sites(StrictModel):
     federation: Federation
     data: Literal["split", "sites"]
-    shape: Shape
+    inputs: Inputs
     class_names: ClassNames
-    scale: Scale
     test: Annotated[Text, Field(max_length=4096)] | None = None
 
 
@@ -227,7 +254,8 @@ class _FederationInfo(StrictModel):
     labeled: bool
 
     def value(self) -> FederationInfo:
-        return FederationInfo(Sites(**dict(self.sites)), self.samples, self.public, self.labeled)
+        sites = Sites(**{**dict(self.sites), "inputs": self.sites.inputs.value()})
+        return FederationInfo(sites, self.samples, self.public, self.labeled)
 
 
 @dataclass(frozen=True)

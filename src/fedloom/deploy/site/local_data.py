@@ -19,6 +19,16 @@ from fedloom.errors import FedloomError
 from fedloom.recipe import Recipe
 
 
+def absolute(source: str) -> str:
+    """The text of a site's data with an absolute path, so that it has the same meaning in any folder."""
+    path, question, options = source.partition("?")
+    prefix, colon, rest = path.partition(":")
+    if not colon:
+        return str(Path(path).expanduser().resolve()) + question + options
+    known = prefix in ("table", "folder")
+    return (f"{prefix}:{Path(rest).expanduser().resolve()}" if known else path) + question + options
+
+
 def own_dataset(recipe: Recipe, node: NodeConfig) -> Dataset:
     if node.data is None:
         raise Refusal("node config: data is missing; every site of this federation needs its own")

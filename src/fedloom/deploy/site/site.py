@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
-from pathlib import Path
 from typing import Any
 
 from fedloom.data import Dataset
@@ -21,7 +21,7 @@ from fedloom.deploy.messages.wire import ArrivedTensors
 from fedloom.deploy.site import private
 from fedloom.deploy.site.base import own_base
 from fedloom.deploy.site.config import NodeConfig
-from fedloom.deploy.site.local_data import own_dataset
+from fedloom.deploy.site.local_data import absolute, own_dataset
 from fedloom.deploy.site.private import Refusal
 from fedloom.deploy.site.worker import Answer, SiteWorker, read_expected
 from fedloom.engine.tasks import ClientTask
@@ -76,7 +76,7 @@ class Site:
         home = self.node.home(info.sites.federation)
         private.make(home, self.node.root)
         private.write_tensors(home / "initial.safetensors", initial)
-        node = {"data": str(Path(self.node.data).resolve()) if self.node.data else None, "name": self.node.name}
+        node = {"data": absolute(self.node.data) if self.node.data else None, "name": self.node.name}
         content = {"info": info.to_json(), "client": self.node.client, "recipe": self.recipe.to_yaml(), **node}
         private.write(home / "site.json", json.dumps(content, indent=2) + "\n")
         experiment = self.worker(info.sites.federation).replica.experiment
@@ -91,7 +91,8 @@ class Site:
             "name": cleaned(self.node.name, NAME_LENGTH),
             "train": train,
             "test": test,
-            "shape": list(dataset.shape),
+            "inputs": dataset.inputs.to_json(),
+            "schema_digest": hashlib.sha256(dataset.schema.encode()).hexdigest()[:16] if dataset.schema else "",
             "class_names": list(dataset.class_names),
             "version": __version__,
         }

@@ -95,14 +95,18 @@ def adapted_layers(net: nn.Module) -> dict[str, Any]:
     }
 
 
-def merged(net: Net) -> Net:
-    """A copy in which every adapted layer is a plain one, with weight W + (alpha / rank) B A."""
-    twin = copy.deepcopy(net)
-    for layer in adapted_layers(twin).values():
+def merge(net: nn.Module) -> None:
+    """Make every adapted layer a plain one, with weight W + (alpha / rank) B A."""
+    for layer in adapted_layers(net).values():
         with torch.no_grad():
             layer.merge()
-        exchange(twin, layer, layer.get_base_layer())
-    return twin
+        exchange(net, layer, layer.get_base_layer())
+
+
+def unload(net: nn.Module) -> None:
+    """Take the adapters out: every adapted layer is a plain one, with weight W."""
+    for layer in adapted_layers(net).values():
+        exchange(net, layer, layer.get_base_layer())
 
 
 # which layers

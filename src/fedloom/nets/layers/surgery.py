@@ -80,7 +80,7 @@ def fill(net: Net, place: Place, norm: nn.Module) -> None:
         exchange(net, place.module, norm)
 
 
-def exchange(net: Net, old: nn.Module, new: nn.Module) -> None:
+def exchange(net: nn.Module, old: nn.Module, new: nn.Module) -> None:
     """Replace a module under all of its names."""
     for name, module in list(net.named_modules(remove_duplicate=False)):
         if module is old:
