@@ -15,10 +15,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from folders import check_whole, logged, untimed
 from processes import Child, until
 
 import fedloom as fl
+from fedloom.data import load
 from fedloom.engine.experiment import prepare
 from fedloom.engine.server.callback import RunCallback
 from fedloom.recipe import recipe
@@ -224,3 +226,21 @@ def _whole(dataset: fl.Dataset) -> np.ndarray:
     held = np.arange(len(clients)) % 5 == 0
     clients[~held], clients[held] = dataset.train_client.numpy(), dataset.test_client.numpy()
     return clients
+
+
+@pytest.mark.parametrize("kind", ["table", "signals"])
+def test_clients_with_features_train_in_one_computation(kind: str, files: dict[str, dict[str, Any]]) -> None:
+    fields = {**files[kind], "rounds": 2, "fraction": 1.0, "workers": 1}
+    eager, vmapped = fl.run(fields, out="eager"), fl.run({**fields, "vmap": 5}, out="vmapped")
+    for name, weights in eager.weights.items():
+        assert np.allclose(weights.numpy(), vmapped.weights[name].numpy(), atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["table", "signals"])
+def test_models_of_features_are_exported(kind: str, files: dict[str, dict[str, Any]]) -> None:
+    run = fl.run({**files[kind], "rounds": 2}, out="run")
+    fl.export("run", "model.pt2")
+    dataset = load(run.recipe.data.name)
+    logits = torch.export.load("model.pt2").module()(dataset.test_x)
+    accuracy = float((logits.argmax(1) == dataset.test_y).float().mean())
+    assert accuracy == pytest.approx(run.summary["test_accuracy"])

@@ -91,6 +91,8 @@ def adopt(
 ) -> None:
     """Give a client that was never in the federation a personal model of its own."""
     adopted = adopt_client(path, data, part, epochs, lr, loss, output, not train_on_all)  # type: ignore[arg-type]
+    for note in adopted.notes:
+        console.line(f"data: {note}")
     console.out.print(adopted_table(adopted))
     console.line(f"model: {adopted.path}")
 
@@ -119,10 +121,12 @@ def export(
         for note in exported.notes:
             console.note(f"note: {note}")
         return
-    low, high = facts["input"]["range"]
-    shape = " x ".join(str(size) for size in facts["input"]["shape"])
+    given = facts["input"]
+    shape = " x ".join(map(str, given["shape"]))
+    bounds = " from {} to {:g}".format(*given["range"]) if "range" in given else ""
+    inside = "; normalization is inside" if "normalization" in given else ""
     console.line(f"model: {exported.path} ({facts['model']}, {facts['method']})")
-    console.line(f"input: float32 {shape}, pixels from {low} to {high:g}; normalization is inside")
+    console.line(f"input: {given['dtype']} {shape}, {given['name']}{bounds}{inside}")
     console.line(f"output: logits of {len(facts['class_names'])} classes")
     console.line(f"facts: {exported.path}.json")
     if facts["depends_on_the_batch"]:

@@ -151,6 +151,12 @@ def assemble(net: Net, sum_of_parts: Method, task: TaskInfo, recipe: Recipe) -> 
     constant |= {name: "the model" for name, buffer in net.named_buffers() if id(buffer) in unchanging}
     regions = Regions.of(net, region_of(net), constant)
     if recipe.bn == "local":
+        fixing = [constant[name] for name in regions.statistics if constant.get(name, "the model") != "the model"]
+        if fixing:
+            raise FedloomError(
+                f"method: {fixing[0]} keeps the statistics of the base, and with bn local every client gathers its own; "
+                "set bn to running or batch"
+            )
         kept: dict[str, Status] = dict.fromkeys(regions.statistics - constant.keys(), "personal")
         regions = replace(regions, status={**regions.status, **kept})
     for part in sum_of_parts.hooked("regions"):

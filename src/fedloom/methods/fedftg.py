@@ -37,6 +37,7 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
+from fedloom.errors import FedloomError
 from fedloom.methods.api.context import Batch, ClientContext, Peer, Phase, TaskInfo, Tensors, TrainSchedule, TrainSpec
 from fedloom.methods.api.hyperparameters import Count, NonNegative, Positive
 from fedloom.methods.api.part import Part
@@ -109,6 +110,11 @@ class FedFTG(Part):
         memory["weights"], memory["statistics"] = weights, statistics
 
     def _generator(self, task: TaskInfo) -> Flat:
+        if task.inputs.kind != "image":
+            raise FedloomError(
+                f"method: fedftg generates images, and the data are {task.inputs}; leave it out, or take fedgen, which "
+                "generates features"
+            )
         return _flat(self.noise, task.classes, self.width, task.shape)
 
 

@@ -29,7 +29,6 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from fedloom.errors import FedloomError
 from fedloom.methods.api.context import TaskInfo
 from fedloom.methods.api.hyperparameters import Count, Positive
 from fedloom.methods.api.part import Part
@@ -62,10 +61,4 @@ class LoRA(Part):
         return net
 
     def regions(self, regions: Regions) -> Regions:
-        gathered = [name for name in regions.statistics if name in regions.constant]
-        if any(regions.status[name] == "personal" for name in gathered):
-            raise FedloomError(
-                "method: lora keeps the statistics of the base, and with bn local every client gathers its own; set bn to "
-                "running or batch, or train normalizers with lora(train_norm=true)"
-            )
         return regions if self.train_head else regions.freeze("head")

@@ -177,7 +177,12 @@ class Recipe(BaseModel):
     ] = "shards:2"
     clients: Annotated[Positive, about("number of clients"), FLAG] = 20
     model: Annotated[
-        str, about("a net's name (fedloom list models) | package.module:function | file.py:function"), FLAG
+        str,
+        about(
+            "a net's name, with its parameters (fedloom list models) | file.py:function | package.module:function | "
+            "hf:NAME | timm:NAME"
+        ),
+        FLAG,
     ] = "mlp"
     method: Annotated[str, about('a sum of parts, such as "scaffold + fn" (fedloom list methods)'), FLAG] = "fedavg"
     rounds: Annotated[Positive, about("number of rounds"), FLAG] = 50

@@ -1,11 +1,12 @@
 """Export a model, the global one or a client's, to a file that loads without fedloom.
 
-    model.pt2   torch.export.load("model.pt2").module()(pixels)
+    model.pt2   torch.export.load("model.pt2").module()(inputs)
     model.onnx  any ONNX runtime; needs pip install "fedloom[export]" to write
     FOLDER      low-rank adapters in peft's own files (export_adapters.py); the other formats have them merged into the weights
 
-The input is pixels as stored, float32 B,C,H,W from 0 to `scale` (255; 16 for digits); normalization is part of the model.
-The output is logits, B x classes. Shapes, classes and origin are in FILE.json, and in the file itself.
+The input is what the data hold: `pixels`, float32 B,C,H,W from 0 to `scale` (255; 16 for digits), `features`, float32 of
+their shape, or `tokens`, int64 B,T. Normalization is part of the model (standalone.py). The output is logits, B x classes.
+Shapes, classes and origin are in FILE.json, and in the file itself.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fedloom.data import Pipeline
+from fedloom.data import InputSpec, Pipeline
 from fedloom.engine.experiment import Experiment
 from fedloom.engine.inputs import RunInputs
 from fedloom.engine.program import Program
@@ -37,14 +38,15 @@ from fedloom.evaluation.personalization import REGIONS, check
 from fedloom.evaluation.tasks.finetune import FineTune
 from fedloom.io.digest import digest
 from fedloom.io.files import read_tensors, write, write_json
-from fedloom.methods import Part
 from fedloom.methods.api.context import Objective
 from fedloom.nets.layers.adapters import merge
+from fedloom.nets.registry import reason
 from fedloom.runs.export_adapters import write_adapters
 from fedloom.runs.federation import federation
 from fedloom.runs.finished import check_finished, restore_finished
 from fedloom.runs.folder import RunFolder
 from fedloom.runs.run import Run
+from fedloom.runs.standalone import Standalone, example, input_facts, standalone
 from fedloom.version import __version__
 
 FORMATS = (".pt2", ".onnx")
@@ -55,30 +57,6 @@ class Exported:
     path: Path
     facts: dict[str, Any]  # of FILE.json
     notes: list[str]
-
-
-class Standalone(nn.Module):
-    """Pixels in, logits out: normalization, net, and how a client reads its own logits."""
-
-    # attributes, since torch 2.6 cannot export `get_buffer`
-    factor: Tensor
-    shift: Tensor
-    counts: Tensor
-
-    def __init__(self, net: nn.Module, pipeline: Pipeline, reader: Part | None, counts: Tensor | None) -> None:
-        super().__init__()
-        self.net = net
-        deviation = torch.tensor(pipeline.std, dtype=torch.float64)
-        shift = -torch.tensor(pipeline.mean, dtype=torch.float64) / deviation
-        self.register_buffer("factor", (1 / (pipeline.scale * deviation)).float().view(-1, 1, 1))
-        self.register_buffer("shift", shift.float().view(-1, 1, 1))
-        self.reader = None if counts is None else reader
-        self.register_buffer("counts", None if self.reader is None else counts)
-
-    def forward(self, pixels: Tensor) -> Tensor:
-        x = torch.addcmul(self.shift, pixels, self.factor)
-        logits: Tensor = self.net(x)
-        return logits if self.reader is None else self.reader.own_logits(logits, self.counts)
 
 
 def export(
@@ -132,9 +110,10 @@ def export(
         }
         return Exported(out, write_adapters(_detached(program.net), program, facts, out), description["notes"])
     pipeline = inputs.pipeline(recipe)
-    model = Standalone(_merged(program.net), pipeline, program.method.the("own_logits"), counts)
+    reader = program.method.the("own_logits")
+    model = standalone(_merged(program.net), inputs.spec, pipeline, reader, counts)
     facts = _facts(folder, inputs, program, pipeline, description, digest(tensors), out)
-    _write(model.eval(), inputs.spec.shape, facts, out)
+    _write(model.eval(), inputs.spec, facts, out)
     return Exported(out, facts, description["notes"])
 
 
@@ -221,26 +200,13 @@ def _facts(
     out: Path,
 ) -> dict[str, Any]:
     summary = Run(folder.path).summary
-    channels, height, width = inputs.spec.shape
     by_batch = program.recipe.bn == "batch" and any(
         isinstance(m, nn.modules.batchnorm._BatchNorm) for m in program.net.modules()
     )
     return {
         "file": out.name,
         **{name: value for name, value in description.items() if name != "notes"},
-        "input": {
-            "name": "pixels",
-            "dtype": "float32",
-            "shape": ["batch", channels, height, width],
-            "range": [0, inputs.scale],
-            "normalization": {
-                "where": "inside the model",
-                "formula": "(pixels / scale - mean) / std",
-                "scale": pipeline.scale,
-                "mean": list(pipeline.mean),
-                "std": list(pipeline.std),
-            },
-        },
+        "input": input_facts(inputs.spec, pipeline),
         "output": {"name": "logits", "shape": ["batch", len(inputs.class_names)]},
         "class_names": list(inputs.class_names),
         "depends_on_the_batch": by_batch,  # batch normalization without running statistics
@@ -252,17 +218,16 @@ def _facts(
     }
 
 
-def _write(model: Standalone, shape: tuple[int, ...], facts: dict[str, Any], out: Path) -> None:
-    pixels = torch.rand(3, *shape) * facts["input"]["range"][1]
+def _write(model: Standalone, inputs: InputSpec, facts: dict[str, Any], out: Path) -> None:
     text = json.dumps(facts, indent=2)
     with one_thread(), _quiet():
-        program = torch.export.export(model, (pixels,), dynamic_shapes={"pixels": {0: torch.export.Dim("batch")}})
+        program = _traced(model, inputs, str(facts["net"]))
         if out.suffix == ".pt2":
             buffer = io.BytesIO()
             torch.export.save(program, buffer, extra_files={"fedloom.json": text})
             content = buffer.getvalue()
         else:
-            content = _onnx(program, text)
+            content = _onnx(program, model.noun, text, str(facts["net"]))
     try:
         write(out, content)
         write_json(out.with_name(out.name + ".json"), facts)
@@ -270,8 +235,21 @@ def _write(model: Standalone, shape: tuple[int, ...], facts: dict[str, Any], out
         raise FedloomError(f"out: {out} cannot be written ({error.strerror}); choose another place") from None
 
 
-def _onnx(program: torch.export.ExportedProgram, text: str) -> bytes:
-    made = torch.onnx.export(program, dynamo=True, input_names=["pixels"], output_names=["logits"], verbose=False)
+def _traced(model: Standalone, inputs: InputSpec, net: str) -> torch.export.ExportedProgram:
+    batch = {model.noun: {0: torch.export.Dim("batch")}}
+    try:
+        return torch.export.export(model, (example(inputs),), dynamic_shapes=batch)
+    except Exception as error:  # a net from elsewhere may do what cannot be traced
+        raise FedloomError(f"out: {net} cannot be exported: torch.export fails ({reason(error)})") from error
+
+
+def _onnx(program: torch.export.ExportedProgram, noun: str, text: str, net: str) -> bytes:
+    try:
+        made = torch.onnx.export(program, dynamo=True, input_names=[noun], output_names=["logits"], verbose=False)
+    except Exception as error:  # not every operation has a translation
+        raise FedloomError(
+            f"out: {net} cannot be written as ONNX ({reason(error)}); choose a name that ends in .pt2"
+        ) from error
     assert made is not None
     proto = made.model_proto
     entry = proto.metadata_props.add()

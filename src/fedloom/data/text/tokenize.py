@@ -1,4 +1,4 @@
-"""Texts become tokens by a schema: our own words, or a tokenizer of the transformers library (fedloom[hf])."""
+"""Texts become tokens by a schema: our own words, or a tokenizer of the transformers library (fedloom[transformers])."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def _tokenizer(name: str) -> Any:
         library = import_module("transformers")
     except ImportError as error:
         raise FedloomError(
-            f'tokenizer {shown(name)} needs the transformers library, which is missing: pip install "fedloom[hf]"'
+            f'tokenizer {shown(name)} needs the transformers library, which is missing: pip install "fedloom[transformers]"'
         ) from error
     folder = Path(name).expanduser()
     try:

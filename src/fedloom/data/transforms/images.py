@@ -37,7 +37,7 @@ class ImagePipeline(Pipeline):
         return self(x, None).permute(0, 2, 3, 1).contiguous()
 
     def inputs(self, rows: Tensor) -> Tensor:
-        return rows.permute(0, 3, 1, 2)
+        return rows.movedim(-1, -3)
 
 
 @lru_cache(maxsize=32)

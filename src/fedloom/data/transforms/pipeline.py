@@ -27,5 +27,5 @@ class Pipeline(ABC):
         return self(x, None).contiguous()
 
     def inputs(self, rows: Tensor) -> Tensor:
-        """Inputs of a net from some of the rows."""
+        """Inputs of a net from some of the rows; further axes may come first."""
         return rows

@@ -33,6 +33,7 @@ from fedloom.engine.experiment import Experiment, prepare
 from fedloom.engine.tasks import Report, Task
 from fedloom.engine.tensor_layout import TensorLayout, prefixed, scoped
 from fedloom.errors import FedloomError
+from fedloom.nets.parameters import split_text
 from fedloom.recipe import recipe
 from fedloom.version import __version__
 
@@ -109,7 +110,7 @@ def refuse_uncarried_class(kind: str, name: str, defined: type) -> None:
 
 def carried_files(experiment: Experiment) -> dict[str, str]:
     """The text of the user's own .py files, by their names in the recipe."""
-    model = experiment.recipe.model.rpartition(":")[0]
+    model = split_text(experiment.recipe.model)[0].rpartition(":")[0]
     names = [*experiment.recipe.parts, *([model] if model.endswith(".py") else [])]
     return {name: Path(name).read_text(encoding="utf-8") for name in names if name.endswith(".py")}
 
@@ -179,9 +180,9 @@ def _local(order: Mapping[str, Any]) -> dict[str, Any]:
     fields = dict(order["recipe"])
     paths = {name: _local_path(name, text) for name, text in order["files"].items()}
     fields["parts"] = [paths.get(name, name) for name in fields["parts"]]
-    file, colon, function = fields["model"].rpartition(":")
+    file = split_text(fields["model"])[0].rpartition(":")[0]
     if file in paths:
-        fields["model"] = f"{paths[file]}{colon}{function}"
+        fields["model"] = paths[file] + fields["model"][len(file) :]
     return fields
 
 

@@ -67,7 +67,7 @@ def places(net: Net, inputs: InputSpec | Shape) -> list[Place]:
     if not found_places:
         raise FedloomError(
             "this net has no normalizer, and no convolution that one could follow: choose a model with convolutions, "
-            "such as cnn or lenet"
+            "such as cnn or lenet for images, cnn1d for signals"
         )
     return found_places
 

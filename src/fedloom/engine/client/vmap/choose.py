@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
 from fedloom.engine.client.local_work import local_work
@@ -63,6 +63,8 @@ def obstacle(experiment: Experiment) -> str | None:
         return f"{part.name} computes gradients in its own way, one client at a time"
     if experiment.program.layout.shared_statistics or experiment.program.layout.personal_statistics:
         return "the net keeps running statistics, which every client would have to update by itself"
+    if any(isinstance(module, nn.RNNBase) for module in experiment.program.net.modules()):
+        return "the net has a recurrent layer, which torch cannot vmap"
     replica = Replica(experiment)
     try:
         for rows in (2, 1):  # a client that steps alone is computed in another way

@@ -42,7 +42,7 @@ class Batches:
     """Batches of equal length of some clients, side by side."""
 
     rows: Rows
-    x: Tensor  # (n, B, C, H, W)
+    x: Tensor  # (n, B) and the shape of an input
     y: Tensor  # (n, B)
     index: Tensor
 
@@ -217,9 +217,9 @@ def aligned_batches(clients: Sequence[Client], work: Sequence[Phase]) -> Iterato
 
 
 def _prepared_batches(clients: Sequence[Client], work: Sequence[Phase]) -> Iterator[Batches]:
-    """The same with images that are converted once: a step then gathers all its images with one index."""
+    """The same with samples that are converted once: a step then gathers all its samples with one index."""
     samples_of = [one.own for one in clients]
-    x = _prepared(samples_of)
+    x, pipeline = _prepared(samples_of), samples_of[0].pipeline
     y = torch.cat([samples.y for samples in samples_of])
     orders: list[list[Tensor]] = []  # by client: the indices of each of its batches
     begins, begin = [], 0
@@ -237,17 +237,18 @@ def _prepared_batches(clients: Sequence[Client], work: Sequence[Phase]) -> Itera
         index = torch.stack([orders[row][position[row]] for row in chosen])
         rows = _rows(chosen)
         pooled_index = index + first[rows][:, None]
-        yield Batches(rows, x[pooled_index].permute(0, 1, 4, 2, 3), y[pooled_index], index)
+        yield Batches(rows, pipeline.inputs(x[pooled_index]), y[pooled_index], index)
         for row in chosen:
             position[row] += 1
 
 
 def _prepared(samples_of: Sequence[Samples]) -> Tensor:
-    """The images of several clients one after the other, N,H,W,C; in one conversion where they share one array."""
+    """The samples of several clients one after the other, as rows of the pipeline; in one conversion where they share one
+    array."""
     one = samples_of[0]
     if all(samples.x is one.x for samples in samples_of):
         rows = torch.cat([samples.rows for samples in samples_of])
-        return one.pipeline(one.x[rows], None).permute(0, 2, 3, 1).contiguous().to(one.device)
+        return one.pipeline.rows(one.x[rows]).to(one.device)
     return torch.cat([samples.prepared() for samples in samples_of])
 
 
