@@ -25,6 +25,7 @@ import numpy as np
 
 import fedloom as fl
 from fedloom.io.files import write
+from fedloom.papers import table_cells
 
 TRAIN_IMAGES = 371  # a client, as in FedNN
 GREY = [0.5, 0.5, 0.5]
@@ -45,33 +46,39 @@ SETTING: dict[str, Any] = {
 class Row:
     name: str
     method: str
-    published: float  # percent; FedNN, column Digit
     table: int
+    label: str  # of the paper's row
+
+    @property
+    def published(self) -> float:
+        """Percent; FedNN, column Digit."""
+        labels = {"method": self.label, "data": "Digit"}
+        return next(c.value for c in table_cells("fednn", f"table{self.table}") if c.labels == labels) or 0.0
 
 
-def _with(name: str, method: str, plain: float, gn: float, ours: float) -> tuple[Row, ...]:
+def _with(name: str, method: str, label: str) -> tuple[Row, ...]:
     return (
-        Row(f"{name}, w/o", method, plain, 1),
-        Row(f"{name}, GN", f"{method} + norm(kind=gn)", gn, 4),
-        Row(f"{name} + FedNN", f"{method} + fednn", ours, 4),
+        Row(f"{name}, w/o", method, 1, f"{label}, no norm"),
+        Row(f"{name}, GN", f"{method} + norm(kind=gn)", 4, f"{label}(GN)"),
+        Row(f"{name} + FedNN", f"{method} + fednn", 4, f"{label}+Ours"),
     )
 
 
 ROWS = (
-    Row("w/o", "fedavg", 77.77, 2),
-    Row("WN", "wn", 70.76, 2),
-    Row("BN", "norm(kind=bn)", 81.02, 2),
-    Row("GN", "norm(kind=gn)", 81.8, 2),
-    Row("WN + BN", "wn + norm(kind=bn)", 82.5, 2),
-    Row("WN + GN", "wn + norm(kind=gn)", 83.51, 2),
-    Row("FedNN", "fednn", 83.44, 2),
-    *_with("FedProx", "prox(mu=0.001)", 77.77, 81.8, 83.44),
-    *_with("SCAFFOLD", "scaffold", 77.27, 82.02, 83.27),
-    *_with("FedDyn", "feddyn(alpha=0.01)", 79.09, 79.86, 81.36),
-    *_with("FedDC", "feddc(alpha=0.01)", 73.92, 78.9, 81.95),
-    Row("FRN", "norm(kind=frn)", 80.79, 11),
-    Row("RBN", "norm(kind=rbn)", 80.87, 11),
-    Row("SN", "norm(kind=sn)", 82.47, 11),
+    Row("w/o", "fedavg", 2, "FedAvg"),
+    Row("WN", "wn", 2, "FedAvg+Ours(w/o AGN)"),
+    Row("BN", "norm(kind=bn)", 2, "FedAvg(BN)"),
+    Row("GN", "norm(kind=gn)", 2, "FedAvg(GN)"),
+    Row("WN + BN", "wn + norm(kind=bn)", 2, "FedAvg(BN)+Ours(w/o AGN)"),
+    Row("WN + GN", "wn + norm(kind=gn)", 2, "FedAvg(GN)+Ours(w/o AGN)"),
+    Row("FedNN", "fednn", 2, "FedAvg+Ours"),
+    *_with("FedProx", "prox(mu=0.001)", "FedProx"),
+    *_with("SCAFFOLD", "scaffold", "Scaffold"),
+    *_with("FedDyn", "feddyn(alpha=0.01)", "FedDyn"),
+    *_with("FedDC", "feddc(alpha=0.01)", "FedDC"),
+    Row("FRN", "norm(kind=frn)", 11, "FRN"),
+    Row("RBN", "norm(kind=rbn)", 11, "RBN"),
+    Row("SN", "norm(kind=sn)", 11, "SN"),
 )
 
 

@@ -16,15 +16,26 @@ from pathlib import Path
 
 import fedloom as fl
 from fedloom.errors import FedloomError
+from fedloom.papers import table_cells
+
+
+def printed(table: str, **labels: str) -> tuple[float, float]:
+    """Mean and deviation of a cell of the paper."""
+    (cell,) = (cell for cell in table_cells("fedbabu", table) if cell.labels == labels)
+    return cell.value or 0.0, cell.deviation or 0.0
+
 
 METHODS = {"FedAvg": "fedavg", "FedBABU": "fedbabu"}
 # Printed numbers, mean ± deviation over clients, s = 10 and f = 0.1. One local epoch (320 rounds), tables 1 and 4:
-INITIAL = {"FedAvg": (29.12, 7.11)}
-PERSONAL = {"FedAvg": (71.24, 7.82), "FedBABU": (76.02, 6.29)}  # after 5 epochs
+INITIAL = {"FedAvg": printed("table1", f="0.1", tau="1", s="10", metric="initial")}
+PERSONAL = {  # after 5 epochs
+    name: printed("table4", s="10", f="0.1", tau="1", method=label)
+    for name, label in {"FedAvg": "FedAvg-FT", "FedBABU": "FedBABU"}.items()
+}
 # Table 5, ten local epochs (32 rounds), by epochs of fine-tuning:
 SPEED = {
-    "FedAvg": {0: 14.40, 1: 27.43, 2: 48.63, 3: 58.08, 4: 61.27, 5: 62.67, 10: 63.91},
-    "FedBABU": {0: 18.50, 1: 63.29, 2: 66.05, 3: 66.10, 4: 66.40, 5: 66.32, 10: 66.07},
+    name: {epochs: printed("table5", s="10", method=name, epochs=str(epochs))[0] for epochs in (0, 1, 2, 3, 4, 5, 10)}
+    for name in METHODS
 }
 
 

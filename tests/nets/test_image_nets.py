@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from fedloom.data.spec import InputSpec
 from fedloom.errors import FedloomError
-from fedloom.nets import Net, build
+from fedloom.nets import Net, build, spelled_model
 from fedloom.nets.foreign import our_names
 from fedloom.rng import seeded
 
@@ -158,3 +158,12 @@ def test_cnn1d_takes_signals_and_refuses_short_ones() -> None:
         build("cnn1d", InputSpec("features", (9, 6)), 4, "running")
     with pytest.raises(FedloomError, match="cnn1d takes features inputs"):
         build("cnn1d", (3, 32, 32), 4, "running")
+
+
+def test_vgg11_has_dropout_before_both_fully_connected_layers_where_asked_for() -> None:
+    plain, dropping = (build(text, (3, 32, 32), 10, "running") for text in ("vgg11", "vgg11(dropout=0.5)"))
+    after = [type(b) for a, b in zip(dropping.body, list(dropping.body)[1:], strict=False) if isinstance(a, nn.Dropout)]
+    assert after == [nn.Linear, nn.Linear] and not any(isinstance(layer, nn.Dropout) for layer in plain.modules())
+    count = [sum(weight.numel() for weight in net.parameters()) for net in (plain, dropping)]
+    assert count == [9_750_922, 9_750_922]
+    assert spelled_model("vgg11(dropout=0)") == "vgg11"

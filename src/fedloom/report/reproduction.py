@@ -153,7 +153,8 @@ def _notes(reproduction: Reproduction, whole: Paper, table: str, outcomes: Seque
     for claim in whole.claims:
         verdict = judge(claim, {table: outcomes})
         if verdict.pairs:
-            yield f"Claim: {claim.text} Here: {verdict.verdict} ({verdict.counts})."
+            how = ", ".join([seeds.partition(",")[0], *plan.departures])
+            yield f"Claim: {claim.text} Here ({how}): {verdict.verdict} ({verdict.counts})."
     yield from _grouped("Failed", [(item.failure, item) for item in outcomes if item.failure])
     yield from _grouped("Note", [(item.cell.note, item) for item in outcomes if item.cell.note])
     yield from _grouped("Not run", [(item.cell.not_runnable, item) for item in outcomes if item.cell.not_runnable])

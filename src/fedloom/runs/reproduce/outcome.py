@@ -13,8 +13,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from scipy import stats
-
 from fedloom.papers import PublishedCell
 
 ERRORS = 2.0  # standard errors that a difference of two single runs must exceed
@@ -74,8 +72,10 @@ def noise(one: CellOutcome, other: CellOutcome) -> float:
     total = sum(squares)
     if total == 0:
         return ERRORS * math.hypot(one.error, other.error)
+    from scipy.special import stdtrit  # slow to import
+
     freedom = total**2 / sum(s**2 / (n - 1) for s, n in zip(squares, sizes, strict=True))
-    return float(stats.t.ppf(0.975, freedom)) * math.sqrt(total)
+    return float(stdtrit(freedom, 0.975)) * math.sqrt(total)
 
 
 def compared(one: CellOutcome, other: CellOutcome, published: float | None = None) -> Verdict:
