@@ -9,12 +9,14 @@ The head travels with the body, and the server puts the initial one back after e
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import ClassVar
 
 from torch import Tensor
 
 from fedloom.methods.api.context import ServerContext, TaskInfo, Tensors
 from fedloom.methods.api.part import Part
+from fedloom.weights import Regions
 
 
 class FedPerReset(Part):
@@ -22,6 +24,10 @@ class FedPerReset(Part):
 
     name: ClassVar[str] = "fedper-reset"
     paper = "Oh et al. 2022, FedBABU's code"
+
+    def regions(self, regions: Regions) -> Regions:
+        """The head stays shared; no other part may freeze or keep it."""
+        return replace(regions, decided=regions.keep("head").decided)
 
     def server_state(self, weights: Tensor, task: TaskInfo) -> Tensors:
         return {"initial": weights.clone()}
