@@ -112,7 +112,8 @@ def _lines(
         marked = [MARKS.get(verdicts.get(item.cell.id, Verdict.UNKNOWN), "") if item else "" for item in cells]
         entries = [SheetEntry(_ours(item), mark=mark) for item, mark in zip(cells, marked, strict=True)]
         lines.append([SheetEntry(ours), *entries])
-        lines.append([SheetEntry(f"{label}, difference"), *(SheetEntry(_difference(item)) for item in cells)])
+        if not time:  # of another machine
+            lines.append([SheetEntry(f"{label}, difference"), *(SheetEntry(_difference(item)) for item in cells)])
     return lines
 
 
@@ -155,6 +156,8 @@ def _notes(reproduction: Reproduction, whole: Paper, table: str, outcomes: Seque
         if verdict.pairs:
             how = ", ".join([seeds.partition(",")[0], *plan.departures])
             yield f"Claim: {claim.text} Here ({how}): {verdict.verdict} ({verdict.counts})."
+    apart = [(", ".join(text for text in item.differs if text not in plan.departures), item) for item in outcomes]
+    yield from _grouped("Departs", [(text, item) for text, item in apart if text])
     yield from _grouped("Failed", [(item.failure, item) for item in outcomes if item.failure])
     yield from _grouped("Note", [(item.cell.note, item) for item in outcomes if item.cell.note])
     yield from _grouped("Not run", [(item.cell.not_runnable, item) for item in outcomes if item.cell.not_runnable])

@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
+import fedloom as fl
 from fedloom.papers import table_cells
 from fedloom.report.reproductions import cells_section, claims_section, outcomes
+from fedloom.runs.reproduce import plan
 
 RUN = [
     "--data",
@@ -126,3 +128,17 @@ def test_the_section_lists_finished_cells_and_counts_the_others(folder: Path) ->
 
 def test_every_cell_of_a_full_table_has_an_outcome(folder: Path) -> None:
     assert len(outcomes("fedbabu", folder)["table4"]) == len(table_cells("fedbabu", "table4"))
+
+
+def test_reproduce_reads_results_on_record_in_place_of_runs(folder: Path, tmp_path: Path) -> None:
+    done = fl.reproduce("fedbabu/table5", "s=10", sources=[folder], out=tmp_path / "out")
+    assert not done.plan.waiting and len(done.plan.on_record) == 2
+    ours = {item.cell.id: item for item in done.outcomes}
+    assert ours["s=10, method=FedAvg, epochs=5"].mean == pytest.approx(62.0)
+    assert all("data.normalize set in place of" in item.differs[0] for item in done.outcomes)
+    text = (tmp_path / "out" / "fedbabu-table5.md").read_text()
+    assert "FedBABU, ours | 18.00 o | 60.00 o |" in text and "Departs: " in text
+    assert "Claim: FedBABU personalizes faster" in text and "Here (one seed): holds (1 of 1 pairs hold" in text
+    assert not (tmp_path / "out" / "runs").exists()
+    second = plan("fedbabu/table5", "s=10", "fedavg", 2, 1.0, [folder], tmp_path / "out", {"data.name": "digits"})
+    assert len(second.waiting) == 2  # another data set is another recipe

@@ -17,6 +17,7 @@ from fedloom.engine.server.callback import Callbacks, RunCallback
 from fedloom.errors import FedloomError
 from fedloom.papers import PublishedCell, protocols
 from fedloom.papers.apply import flat
+from fedloom.recipe import NO_EFFECT_FIELDS
 from fedloom.runs.cells import Cell
 from fedloom.runs.compare import each_cell
 from fedloom.runs.folder import RunFolder
@@ -24,9 +25,10 @@ from fedloom.runs.personalize import personalize_run
 from fedloom.runs.reproduce import read
 from fedloom.runs.reproduce.choose import choose
 from fedloom.runs.reproduce.data import Availability, availability, how_to_get
-from fedloom.runs.reproduce.estimate import duration, job_seconds
+from fedloom.runs.reproduce.estimate import duration, job_seconds, sizes_of
 from fedloom.runs.reproduce.jobs import Job, plan_jobs
 from fedloom.runs.reproduce.outcome import CellOutcome
+from fedloom.runs.reproduce.results import Results, StoredResult
 from fedloom.runs.reproduce.reuse import FinishedRuns, complete
 from fedloom.runs.run import Run
 
@@ -47,6 +49,7 @@ class Plan:
     changed: Mapping[str, Any]  # recipe fields that were given
     out: Path
     without_data: Mapping[str, str]  # data set -> how to get it
+    on_record: Mapping[str, StoredResult]  # by digest: results that stand for a run
 
     @property
     def waiting(self) -> list[Job]:
@@ -60,7 +63,8 @@ class Plan:
     def departures(self) -> tuple[str, ...]:
         """How these runs depart from the paper's protocol; shown with every line."""
         shorter = (f"{self.scale:g} of the rounds",) if self.scale != 1 else ()
-        return (*shorter, *(f"{name}={value}" for name, value in self.changed.items()))
+        given = (f"{name}={value}" for name, value in self.changed.items() if name not in NO_EFFECT_FIELDS)
+        return (*shorter, *given)
 
     def describe(self) -> str:
         """One sentence: how much there is to do, and how long it will take."""
@@ -116,10 +120,11 @@ def plan(
     chosen = choose(target, cells, methods)
     if as_published:
         chosen = [cell.as_published() for cell in chosen]
-    numbers, finished = tuple(range(seeds)), FinishedRuns(sources)
+    numbers, finished, results = tuple(range(seeds)), FinishedRuns(sources), [Results(path) for path in sources]
     jobs: list[Job] = []
     done: set[str] = set()
     missing: dict[str, str] = {}
+    on_record: dict[str, StoredResult] = {}
     moved: dict[str, Job] = {}  # runs that others begin with, where they really are
     for planned in plan_jobs(chosen, numbers, scale, fields, Path(out)):
         job = planned.beginning(moved[planned.begins_with]) if planned.begins_with in moved else planned
@@ -127,7 +132,10 @@ def plan(
         if found is not None:
             job = job.at(found)
             moved[planned.digest] = job
-        if complete(job):
+        stored = None if complete(job) else _stored(job, results)
+        if stored is not None:
+            on_record[job.digest] = stored
+        if stored is not None or complete(job):
             done.add(job.digest)
         elif (lacking := _lacking(job)) is not None:
             missing[lacking] = how_to_get(lacking, protocols()[job.protocol])
@@ -136,8 +144,26 @@ def plan(
     if not jobs:
         _refuse(target, chosen, missing)
     return Plan(
-        target, tuple(chosen), _weighed(jobs, done), frozenset(done), numbers, scale, fields, Path(out), missing
+        target,
+        tuple(chosen),
+        _weighed(jobs, done),
+        frozenset(done),
+        numbers,
+        scale,
+        fields,
+        Path(out),
+        missing,
+        on_record,
     )
+
+
+def _stored(job: Job, results: Sequence[Results]) -> StoredResult | None:
+    """A result on record that has the value of every cell of a run."""
+    for known in results:
+        result = known.find(job.cell.recipe)
+        if result is not None and job.cells and all(result.value(cell) is not None for cell in job.cells):
+            return result
+    return None
 
 
 def _lacking(job: Job) -> str | None:
@@ -182,14 +208,21 @@ def carry_out(plan: Plan, callbacks: Sequence[RunCallback] = ()) -> Reproduction
     for job in plan.jobs:
         for published in job.cells:
             behind.setdefault(published.key, []).append(job)
-    outcomes = (_outcome(cell, behind.get(cell.key, ()), failures) for cell in plan.cells)
-    return Reproduction(plan, tuple(replace(item, differs=plan.departures) for item in outcomes))
+    return Reproduction(plan, tuple(_outcome(cell, behind.get(cell.key, ()), plan, failures) for cell in plan.cells))
 
 
-def _outcome(cell: PublishedCell, jobs: Sequence[Job], failures: Mapping[str, str]) -> CellOutcome:
+def _outcome(cell: PublishedCell, jobs: Sequence[Job], plan: Plan, failures: Mapping[str, str]) -> CellOutcome:
     """Our values of a cell, one per seed that is finished."""
-    values, reasons, samples = [], [], 0
+    values: list[float] = []
+    reasons: list[str] = []
+    differs, samples = list(plan.departures), 0
     for job in jobs:
+        if (stored := plan.on_record.get(job.digest)) is not None:
+            value = stored.value(cell)
+            values += [value] if value is not None else []
+            differs += stored.differences(job.cell.recipe)
+            samples = sizes_of(job).test
+            continue
         folder = RunFolder(job.folder)
         if job.digest in failures:
             reasons.append(failures[job.digest])
@@ -199,7 +232,7 @@ def _outcome(cell: PublishedCell, jobs: Sequence[Job], failures: Mapping[str, st
                 samples = read.test_samples(folder)
             except (FedloomError, KeyError, TypeError, ValueError) as error:
                 reasons.append(str(error))
-    return CellOutcome(cell, tuple(values), samples, "; ".join(dict.fromkeys(reasons)))
+    return CellOutcome(cell, tuple(values), samples, "; ".join(dict.fromkeys(reasons)), tuple(dict.fromkeys(differs)))
 
 
 def _reason(failure: str) -> str:

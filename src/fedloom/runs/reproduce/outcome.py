@@ -15,6 +15,7 @@ from enum import Enum
 
 from fedloom.papers import PublishedCell
 
+PERSONAL = ("own", "tuned")
 ERRORS = 2.0  # standard errors that a difference of two single runs must exceed
 
 
@@ -129,7 +130,9 @@ def groups(outcomes: Iterable[CellOutcome], axis: str | None) -> dict[tuple[str,
         ranked = _axis(outcome.cell.labels, axis)
         if ranked is not None:
             others = [f"{name}={label}" for name, label in outcome.cell.labels.items() if name != ranked]
-            made.setdefault((str(outcome.cell.block), *others), []).append(outcome)
+            # methods are ranked by one kind of accuracy: of the global model, or of clients' own ones
+            family = str(outcome.cell.measure.kind in PERSONAL) if ranked.startswith("method") else ""
+            made.setdefault((f"{outcome.cell.block} {family}", *others), []).append(outcome)
     return made
 
 

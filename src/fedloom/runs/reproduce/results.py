@@ -46,6 +46,10 @@ class StoredResult:
     personal: Sequence[Mapping[str, Any]]
     failure: str = ""
 
+    def differences(self, wanted: Recipe) -> list[str]:
+        """Where its recipe departs from the wanted one."""
+        return list(_differences(self.recipe, settled(wanted)))
+
     def value(self, cell: PublishedCell) -> float | None:
         """In percent; None if the file does not have the cell's measure."""
         if cell.measure.kind == "tuned":
@@ -86,8 +90,8 @@ class Results:
         self.digits: dict[str, DigitsResult] = {}
         for path in sorted(Path(folder).glob("*.json")) + sorted(Path(folder).glob("*.failed")):
             stored = read_json(path)
-            if not isinstance(stored, dict):
-                raise FedloomError(f"{path} is not a result on record")
+            if not isinstance(stored, dict) or "cell" not in stored:  # not a result on record
+                continue
             if "table" in stored:
                 self._add_digits(stored)
             elif "run" in stored:
@@ -104,6 +108,11 @@ class Results:
                 self.digits[key] = DigitsResult(
                     str(stored["cell"]), row["method"], float(row["mean"]), deviation, seeds
                 )
+
+    def find(self, wanted: Recipe) -> StoredResult | None:
+        """The result of this recipe and seed."""
+        same = self.runs.get(_identity(settled(wanted)), ())
+        return next((item for item in same if item.recipe.seed == wanted.seed and not item.failure), None)
 
     def outcome(self, cell: PublishedCell, test_samples: int) -> CellOutcome:
         """What is on record for a cell; without values if there is nothing."""
