@@ -235,3 +235,15 @@ def test_a_broken_file_is_refused_with_a_sentence() -> None:
         check(BROKEN.replace("label: T, ", ""), "x.yaml")
     with pytest.raises(FedloomError, match="unknown field; did you mean cite"):
         check(BROKEN.replace("cite:", "cited:"), "x.yaml")
+
+
+def test_the_released_codes_steps_are_a_variant() -> None:
+    """FedDr+'s code trains FedProx and MOON for E x E steps under LDA, all others for (n / B) x E."""
+    cells = {
+        (c.name, c.labels["alpha"]): c
+        for c in table_cells("feddrplus", "table3")
+        if "alpha" in c.labels and c.block == 1
+    }
+    moon, avg = cells["MOON", "0.1"], cells["FedAvg", "0.1"]
+    assert (moon.recipe().steps, moon.as_published().recipe().steps) == (30, 9)
+    assert avg.as_published() == avg and moon.note.startswith("released code trains E*E")

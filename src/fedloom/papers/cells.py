@@ -165,6 +165,7 @@ def _cell(
             made["notes"] = [*(n for n in made["notes"] if not remark.note or n not in remark.note), remark.note or ""]
             made["not_runnable"] = remark.not_runnable or made["not_runnable"]
             made["measure"] = remark.measure or made.get("measure")
+            made["as_published"] = {**made["as_published"], **remark.as_published}
     value, deviation = _printed(text, PERCENT[table.unit])
     beta = made.get("beta")
     if isinstance(beta, str):

@@ -82,6 +82,7 @@ class Remark(BaseModel):
     note: str | None = None
     not_runnable: str | None = None
     measure: dict[str, Any] | None = None
+    as_published: dict[str, Any] = {}
 
     def concerns(self, labels: dict[str, str]) -> bool:
         return all(

@@ -28,6 +28,8 @@ def availability(name: str) -> Availability:
 
 def how_to_get(name: str, protocol: Protocol | None) -> str:
     """A sentence for someone who lacks a data set."""
+    if ":" in name or "/" in name or name.endswith(".npz"):
+        return "there is no such file or folder"
     text = f"put it at $FEDLOOM_DATA/{name}.npz, or name your own with --set data.name=PATH.npz"
     return f"{text}; {protocol.where_to_get}" if protocol is not None and protocol.where_to_get else text
 

@@ -220,7 +220,7 @@ def _outcome(cell: PublishedCell, jobs: Sequence[Job], plan: Plan, failures: Map
         if (stored := plan.on_record.get(job.digest)) is not None:
             value = stored.value(cell)
             values += [value] if value is not None else []
-            differs += stored.differences(job.cell.recipe)
+            differs += stored.differences(cell, job.cell.recipe)
             samples = sizes_of(job).test
             continue
         folder = RunFolder(job.folder)

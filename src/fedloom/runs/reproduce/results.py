@@ -46,29 +46,33 @@ class StoredResult:
     personal: Sequence[Mapping[str, Any]]
     failure: str = ""
 
-    def differences(self, wanted: Recipe) -> list[str]:
-        """Where its recipe departs from the wanted one."""
-        return list(_differences(self.recipe, settled(wanted)))
+    def differences(self, cell: PublishedCell, wanted: Recipe) -> list[str]:
+        """Where it departs from the recipe and the fine-tuning of a cell."""
+        other = ["fine-tuned by the method's own loss"] if self._curve(cell, exact=True) is None else []
+        return [*_differences(self.recipe, settled(wanted)), *(other if cell.measure.kind == "tuned" else [])]
 
     def value(self, cell: PublishedCell) -> float | None:
-        """In percent; None if the file does not have the cell's measure."""
+        """In percent, or seconds; None if the file does not have the cell's measure."""
         if cell.measure.kind == "tuned":
-            tuning = fine_tuning(cell, self.recipe)
-            assert tuning is not None
-            for stored in self.personal:
-                same = (stored.get("part"), stored.get("lr"), stored.get("loss", "method")) == (
-                    *(tuning.part, tuning.lr, tuning.loss),
-                )
-                curve = stored.get("curve") or []
-                if same and len(curve) > tuning.epochs:
-                    return 100 * float(curve[tuning.epochs]["mean"])
-            return None
+            return self._curve(cell, exact=True) or self._curve(cell, exact=False)
         if cell.measure.kind == "seconds":
             return float(self.summary["seconds"]) / float(self.summary["rounds"])
         try:
             return 100 * accuracy(dict(self.summary), cell.measure.kind)
         except FedloomError:
             return None
+
+    def _curve(self, cell: PublishedCell, exact: bool) -> float | None:
+        """The accuracy after the cell's fine-tuning; unless `exact`, also by the method's loss where the cell has another."""
+        tuning = fine_tuning(cell, self.recipe)
+        if tuning is None:
+            return None
+        for stored in self.personal:
+            curve, loss = stored.get("curve") or [], stored.get("loss", "method")
+            same = (stored.get("part"), stored.get("lr")) == (tuning.part, tuning.lr) and len(curve) > tuning.epochs
+            if same and (loss == tuning.loss or (loss == "method" and not exact)):
+                return 100 * float(curve[tuning.epochs]["mean"])
+        return None
 
 
 @dataclass(frozen=True)
@@ -92,11 +96,17 @@ class Results:
             stored = read_json(path)
             if not isinstance(stored, dict) or "cell" not in stored:  # not a result on record
                 continue
-            if "table" in stored:
-                self._add_digits(stored)
-            elif "run" in stored:
-                result = _read(stored)
-                self.runs.setdefault(_identity(result.recipe), []).append(result)
+            try:
+                self._add(stored)
+            except (LookupError, TypeError, ValueError) as error:  # FedloomError among them
+                raise FedloomError(f"{path} is no result that can be read: {error}") from None
+
+    def _add(self, stored: Mapping[str, Any]) -> None:
+        if "table" in stored:
+            self._add_digits(stored)
+        elif "run" in stored:
+            result = _read(stored)
+            self.runs.setdefault(_identity(result.recipe), []).append(result)
 
     def _add_digits(self, stored: Mapping[str, Any]) -> None:
         seeds = int(stored["domains"])
@@ -128,7 +138,7 @@ class Results:
             value = None if result.failure else result.value(cell)
             if value is not None:
                 values.append(value)
-                differs += _differences(result.recipe, wanted)
+                differs += result.differences(cell, wanted)
             elif result.failure:
                 failures.append(result.failure)
         unique = tuple(dict.fromkeys(differs))
