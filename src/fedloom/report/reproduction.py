@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 import io
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -96,11 +96,22 @@ def _sheet(
     for labels in itertools.product(*block.rows.values()):
         cells = [by_labels.get((*labels, *column)) for column in columns]
         if any(cells):
-            rows += _lines(" ".join(labels), cells, verdicts, reproduction.plan.departures, known.unit == "seconds")
+            rows += _lines(
+                _row_label(dict(zip(block.rows, labels, strict=True))),
+                cells,
+                verdicts,
+                reproduction.plan.departures,
+                known.unit == "seconds",
+            )
     titles = [tuple(f"{axis}={label}" for axis, label in zip(block.columns, column, strict=True)) for column in columns]
     protocol = next((item.cell.protocol for item in outcomes if item.cell.protocol), "")
     title = f"{whole.name}, {known.label}: {known.title}" + (f" ({protocol})" if len(known.blocks) > 1 else "")
     return Sheet(title, [(" / ".join(block.rows),), *titles], rows)
+
+
+def _row_label(labels: Mapping[str, str]) -> str:
+    """`s=10, FedAvg`: a method needs no axis."""
+    return ", ".join(label if axis.startswith("method") else f"{axis}={label}" for axis, label in labels.items())
 
 
 def _lines(
@@ -147,7 +158,7 @@ def _notes(reproduction: Reproduction, whole: Paper, table: str, outcomes: Seque
         yield f"Accuracy in %: {measures_text([item.cell.measure for item in outcomes])}."
     seeds = "one seed" if len(plan.seeds) == 1 else f"{len(plan.seeds)} seeds, mean ± deviation over seeds"
     yield f"Ours: {seeds}" + (f"; {', '.join(plan.departures)}" if plan.departures else "") + ", last round."
-    if known.orders and any(item.values for item in outcomes):
+    if known.orders and orderings(outcomes, known.orders):
         noise = "twice the standard error of the test set" if len(plan.seeds) == 1 else "95 % interval over seeds"
         yield f"{LEGEND} Noise: {noise}."
         yield from _orderings(outcomes, known.orders)

@@ -427,7 +427,7 @@ def test_a_reproduced_table_is_a_section_in_the_papers_layout(chromium: Any, tmp
     made = opened(chromium, path.as_uri(), tmp_path)
     head, first, ours, difference, *others = made.table("reproduced-0-0")
     assert head == ["s / method", *(f"epochs={k}" for k in (0, 1, 2, 3, 4, 5, 10))]
-    assert first[:3] == ["50 FedAvg, published", "27.34 ± 4.96", "29.17 ± 5.01"] and len(others) == 9
+    assert first[:3] == ["s=50, FedAvg, published", "27.34 ± 4.96", "29.17 ± 5.01"] and len(others) == 9
     item = done.outcomes[0]
     assert ours[1].split()[0] == f"{item.mean:.2f}" and difference[1] == f"{item.difference:+.2f}"
     assert "0.1 of the rounds" in ours[0]

@@ -40,7 +40,7 @@ def test_a_table_is_read_from_one_run_per_method_in_the_papers_layout(tmp_path: 
         assert all(ours[k] == pytest.approx(100 * curve[k]["mean"]) for k in (1, 2, 3, 4, 5, 10))
     text = (tmp_path / "fedbabu-table5.md").read_text()
     assert "| s / method | epochs=0 | epochs=1 | epochs=2 |" in text
-    assert "| 10 FedAvg, published | 14.40 ± 5.64 | 27.43 ± 6.46 |" in text
+    assert "| s=10, FedAvg, published | 14.40 ± 5.64 | 27.43 ± 6.46 |" in text
     lines = [line for line in text.splitlines() if ", ours" in line]
     assert len(lines) == 2 and all("0.1 of the rounds" in line and "data.name=digits" in line for line in lines)
     with (tmp_path / "fedbabu-table5.csv").open() as file:
