@@ -1,7 +1,8 @@
 """The five papers as data: protocols, tables of published numbers, claims. One YAML file a paper, in files/."""
 
 from fedloom.papers.apply import apply, flat, nested
-from fedloom.papers.cells import PublishedCell, all_cells, protocol_of, table_cells
+from fedloom.papers.cell import PublishedCell, protocol_of
+from fedloom.papers.cells import all_cells, table_cells
 from fedloom.papers.load import PAPERS, key_of, paper, papers, protocol, protocols
 from fedloom.papers.schema import Measure, Paper, Protocol
 

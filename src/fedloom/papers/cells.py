@@ -1,107 +1,23 @@
-"""The cells of published tables: what was printed, and the recipe and measure that give the same number here."""
+"""The cells of published tables, read from the blocks of a paper's file."""
 
 from __future__ import annotations
 
 import itertools
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
-from pydantic import ValidationError
-
 from fedloom.errors import FedloomError
-from fedloom.papers.apply import apply, flat, nested, sum_of
-from fedloom.papers.load import PAPERS, paper, protocols
-from fedloom.papers.schema import Axis, Block, Entry, Measure, Paper, Protocol, Table
-from fedloom.recipe import Recipe, recipe
+from fedloom.papers.apply import sum_of
+from fedloom.papers.cell import PublishedCell, measure_of
+from fedloom.papers.load import PAPERS, paper
+from fedloom.papers.schema import Axis, Block, Entry, Paper, Table
 from fedloom.values import parse
 
 FAILED = "failed"  # printed in place of a number
 NOTHING = "."
 PERCENT = {"percent": 1.0, "fraction": 100.0, "seconds": 1.0, "none": 1.0}
-
-
-@dataclass(frozen=True)
-class PublishedCell:
-    """One number of a table. Values are in percent (seconds, if it measures time); None: the paper says that it failed."""
-
-    paper: str  # its key
-    table: str
-    labels: Mapping[str, str]  # axis -> label, rows first
-    columns: tuple[str, ...]  # the axes that are columns
-    block: int
-    value: float | None
-    deviation: float | None
-    measure: Measure
-    sum: str | None
-    protocol: str | None
-    settings: Mapping[str, Any] = field(default_factory=dict)  # recipe fields over those of the protocol
-    own_settings: tuple[str, ...] = ()  # those that the method brings
-    counted_epochs: int | None = None
-    start: str | None = None  # the sum of a first run whose weights this one begins with
-    rounds_share: float = 1.0
-    name: str = ""  # of the method, as printed
-    note: str = ""
-    not_runnable: str = ""
-    compared: bool = False
-    protocol_printed: bool = True
-    also: tuple[str, ...] = ()
-    split_also: str | None = None
-    variant: Mapping[str, Any] = field(default_factory=dict)  # what the released code ran
-
-    @property
-    def id(self) -> str:
-        return ", ".join(f"{axis}={label}" for axis, label in self.labels.items())
-
-    @property
-    def key(self) -> tuple[str, str]:
-        """Unique among all cells."""
-        return f"{self.place}#{self.block}", self.id
-
-    @property
-    def place(self) -> str:
-        return f"{self.paper}/{self.table}"
-
-    def as_published(self) -> PublishedCell:
-        """The variant that the released code ran, if that is another one."""
-        if not self.variant:
-            return self
-        measure = self.variant.get("measure")
-        return replace(
-            self,
-            sum=self.variant.get("sum", self.sum),
-            measure=_measure(paper(self.paper), measure) if measure else self.measure,
-            settings={**self.settings, **self.variant.get("set", {})},
-            variant={},
-            note="as the released code does it; " + self.note,
-        )
-
-    def fields(self, given: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Flat recipe fields; `given` overrides. Refused if no recipe gives this number."""
-        if self.not_runnable or self.sum is None or self.protocol is None:
-            raise FedloomError(f"{self.place}, {self.id}: cannot be run: {self.not_runnable or 'no recipe is known'}")
-        changed = flat(given or {})
-        fields = apply(protocols()[self.protocol], self.sum, {**self.settings, **changed}, self.counted_epochs)
-        if self.rounds_share != 1 and "rounds" not in changed:
-            fields["rounds"] = max(1, round(self.rounds_share * int(fields["rounds"])))
-        return {**fields, **changed}
-
-    def first(self) -> PublishedCell | None:
-        """The run whose weights this one begins with, as a cell of its own."""
-        if self.start is None:
-            return None
-        kept = {name: value for name, value in self.settings.items() if name not in self.own_settings}
-        return replace(
-            self, sum=self.start, start=None, rounds_share=1.0, settings=kept, measure=Measure(kind="global")
-        )
-
-    def recipe(self, given: Mapping[str, Any] | None = None) -> Recipe:
-        try:
-            return recipe(nested(self.fields(given)))
-        except FedloomError as error:
-            raise FedloomError(f"{self.place}, {self.id}: {error}") from None
 
 
 @cache
@@ -178,7 +94,7 @@ def _cell(
         block=number,
         value=value,
         deviation=deviation,
-        measure=_measure(whole, made.get("measure") or "global"),
+        measure=measure_of(whole, made.get("measure") or "global"),
         sum=_with_beta(made.get("sum"), beta),
         protocol=made.get("protocol"),
         settings=made["settings"],
@@ -238,17 +154,6 @@ def _filled(value: Any, label: str, labels: Mapping[str, str]) -> Any:
 _value = cache(parse)
 
 
-def _measure(whole: Paper, given: str | Mapping[str, Any]) -> Measure:
-    if isinstance(given, str):
-        return whole.measures.get(given) or Measure.model_validate({"kind": given})
-    try:
-        return Measure.model_validate(dict(given))
-    except ValidationError as error:
-        raise FedloomError(
-            f"{whole.name}: the measure {dict(given)} is not understood: {error.errors()[0]['msg']}"
-        ) from None
-
-
 def _with_beta(text: str | None, beta: float | None) -> str | None:
     """The sum with this share for the regularizer that takes one."""
     if text is None or beta is None:
@@ -270,8 +175,3 @@ def _printed(text: str, scale: float) -> tuple[float | None, float | None]:
         return None, None
     value, _, deviation = text.partition("±")
     return round(scale * float(value), 10), round(scale * float(deviation), 10) if deviation else None
-
-
-def protocol_of(cell: PublishedCell) -> Protocol:
-    assert cell.protocol is not None
-    return protocols()[cell.protocol]

@@ -8,14 +8,15 @@ from typing import Any
 
 from fedloom.data.split import check_spec
 from fedloom.papers.apply import apply, settings_of, sum_of, variant, with_hyperparameters
-from fedloom.papers.cells import PublishedCell, all_cells, protocol_of
+from fedloom.papers.cell import PublishedCell, protocol_of
+from fedloom.papers.cells import all_cells
 from fedloom.papers.load import paper, papers
 from fedloom.papers.schema import Protocol
 
 ALTERNATIVE = " | "  # separates splits or sums that a number may be compared with; the first is the published one
 COMPARED = ("global", "clean", "client", "own", "tuned")  # kinds of measures that a run has
 IDENTITY = ("data.name", "split", "method")  # fields that have columns of their own
-UNTOLD = ("eval_every", "data.resize", "data.validation", "data.public_from")  # how, not what
+UNSTATED = ("eval_every", "data.resize", "data.validation", "data.public_from")  # how, not what
 
 Row = dict[str, Any]
 
@@ -58,7 +59,7 @@ def _rows(cell: PublishedCell) -> Iterable[Row]:
         "setting": "; ".join(f"{axis}={label}" for axis, label in cell.labels.items() if not axis.startswith("method")),
         "method": cell.name,
         "flag": cell.note or None,
-        "protocol": _told(protocol, fields, cell) if cell.protocol_printed else {},
+        "protocol": _stated(protocol, fields, cell) if cell.protocol_printed else {},
     }
     splits = [_split(str(fields["split"])), *([cell.split_also] if cell.split_also else [])]
     yield {**base, "data": fields["data.name"], "split": ALTERNATIVE.join(splits)}
@@ -93,15 +94,15 @@ def _measure(cell: PublishedCell, rate: float) -> dict[str, Any]:
     return measure
 
 
-def _told(protocol: Protocol, fields: Mapping[str, Any], cell: PublishedCell) -> dict[str, Any]:
+def _stated(protocol: Protocol, fields: Mapping[str, Any], cell: PublishedCell) -> dict[str, Any]:
     """What the page holds against a run: settings that the paper or its code states."""
-    passed = {*IDENTITY, *UNTOLD, *protocol.not_printed}
-    told = {name: value for name, value in fields.items() if name not in passed}
-    if "(" not in str(told.get("model", "")):
-        told.pop("model", None)
+    passed = {*IDENTITY, *UNSTATED, *protocol.not_printed}
+    stated = {name: value for name, value in fields.items() if name not in passed}
+    if "(" not in str(stated.get("model", "")):
+        stated.pop("model", None)
     hyper: dict[str, Any] = {}
-    spoken = sum_of(str(cell.sum))
-    for part, whole in zip(spoken.parts, with_hyperparameters(protocol, spoken).parts, strict=True):
+    written = sum_of(str(cell.sum))
+    for part, whole in zip(written.parts, with_hyperparameters(protocol, written).parts, strict=True):
         spelled = {
             known.alias or name for name, known in type(part).model_fields.items() if name in part.model_fields_set
         }
@@ -109,4 +110,4 @@ def _told(protocol: Protocol, fields: Mapping[str, Any], cell: PublishedCell) ->
         for name, value in whole.values().items():
             if name not in part.variants and value is not None and name in spelled:
                 hyper[f"{part.name}.{name}"] = value
-    return {**told, **hyper}
+    return {**stated, **hyper}

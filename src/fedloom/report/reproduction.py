@@ -177,14 +177,14 @@ def _notes(reproduction: Reproduction, whole: Paper, table: str, outcomes: Seque
 
 
 def _orderings(outcomes: Sequence[CellOutcome], axis: str) -> Iterable[str]:
-    found = orderings(outcomes, axis)
-    holds, noise, reverse = (sum(getattr(item, name) for item in found) for name in ("holds", "noise", "reversed"))
-    if found:
+    ranked = orderings(outcomes, axis)
+    holds, noise, reverse = (sum(getattr(item, name) for item in ranked) for name in ("holds", "noise", "reversed"))
+    if ranked:
         pairs = holds + noise + reverse
         yield f"Ordering: {holds} of {pairs} pairs as published, {noise} within noise, {reverse} reversed."
-    yield from (f"At {item.text}." for item in found[:SETTINGS])
-    if len(found) > SETTINGS:
-        yield f"And {len(found) - SETTINGS} more settings."
+    yield from (f"At {item.text}." for item in ranked[:SETTINGS])
+    if len(ranked) > SETTINGS:
+        yield f"And {len(ranked) - SETTINGS} more settings."
 
 
 def _grouped(word: str, pairs: Sequence[tuple[str, CellOutcome]]) -> Iterable[str]:

@@ -1,7 +1,7 @@
 """`fedloom reproduce`: the papers' tables from the papers' own protocols."""
 
-from fedloom.runs.reproduce.go import OUT, Plan, Reproduction, carry_out, plan
 from fedloom.runs.reproduce.outcome import CellOutcome, Ordering, Verdict, compared, marks, noise, orderings
+from fedloom.runs.reproduce.reproduction import OUT, Plan, Reproduction, carry_out, plan
 
 __all__ = [
     "OUT",

@@ -128,9 +128,9 @@ def plan(
     moved: dict[str, Job] = {}  # runs that others begin with, where they really are
     for planned in plan_jobs(chosen, numbers, scale, fields, Path(out)):
         job = planned.beginning(moved[planned.begins_with]) if planned.begins_with in moved else planned
-        found = None if complete(job) else finished.find(job)
-        if found is not None:
-            job = job.at(found)
+        reused = None if complete(job) else finished.find(job)
+        if reused is not None:
+            job = job.at(reused)
             moved[planned.digest] = job
         stored = None if complete(job) else _stored(job, results)
         if stored is not None:
