@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fedloom.papers.apply import apply
 from fedloom.papers.load import papers, protocols
-from fedloom.papers.schema import Protocol
+from fedloom.papers.schema import Paper, Protocol
 
 ABOUT = ("data.name", "split", "method")  # what `about` says, and the method
 
@@ -16,15 +16,15 @@ def list_protocols() -> list[dict[str, str]]:
             "name": name,
             "paper": paper.name,
             "about": protocols()[name].about,
-            "settings": settings_text(protocols()[name]),
+            "settings": settings_text(paper, protocols()[name]),
         }
         for paper in papers().values()
         for name in paper.protocols
     ]
 
 
-def settings_text(protocol: Protocol) -> str:
-    """`clients 100; rounds x epochs = 320; …; fn: lr 0.5`"""
+def settings_text(paper: Paper, protocol: Protocol) -> str:
+    """`clients 100; rounds x epochs 320; …; fn: lr 0.5; tested, …`"""
     fields = apply(protocol, "fedavg", {})
     if protocol.rounds_times_epochs is not None:
         fields["rounds x epochs"] = protocol.rounds_times_epochs
@@ -33,6 +33,7 @@ def settings_text(protocol: Protocol) -> str:
     for part, settings in protocol.parts.items():
         own = [f"{name} {_value(value)}" for name, value in {**settings.hyper, **settings.set}.items()]
         words.append(f"{part}: {', '.join(own)}")
+    words += [f"tested, {what}: {paper.measures[how].text}" for what, how in protocol.measured.items()]
     return "; ".join(words)
 
 

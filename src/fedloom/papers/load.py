@@ -14,7 +14,7 @@ from fedloom.papers.schema import Paper, Protocol
 from fedloom.recipe.sentence import sentence
 
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the files are the package's own, and large
-INHERITED = ("about", "rounds_times_epochs", "sizes", "not_printed", "notes")
+INHERITED = ("about", "rounds_times_epochs", "sizes", "not_printed", "measured", "notes")
 PAPERS = ("fedbabu", "feddrplus", "fedfn", "fednn", "fnrfl")
 
 

@@ -17,6 +17,16 @@ Label = Annotated[str, BeforeValidator(lambda value: str(value) if isinstance(va
 Where = dict[str, Label | list[Label]]
 
 
+KINDS = {
+    "global": "global model, pooled test set",
+    "clean": "global model, test samples without noise",
+    "client": "global model, mean over clients before fine-tuning",
+    "own": "clients' own models, mean over clients",
+    "seconds": "seconds of a round",
+    "setting": "a chosen setting",
+}
+
+
 class Measure(BaseModel):
     """What a number is.
 
@@ -36,6 +46,16 @@ class Measure(BaseModel):
     lr: float | None = None
     lr_share: float | None = None
     loss: str = "method"  # | objective | ce | the sum whose loss it is
+
+    @property
+    def text(self) -> str:
+        """In words."""
+        if self.kind != "tuned":
+            return KINDS[self.kind]
+        rate = f"rate {self.lr:g}" if self.lr else f"{self.lr_share:g} x rate" if self.lr_share else "rate not printed"
+        epochs = "epochs not printed" if not self.epochs else "1 epoch" if self.epochs == 1 else f"{self.epochs} epochs"
+        loss = "" if self.loss == "method" else f", loss {self.loss}"
+        return f"fine-tuned ({self.part}, {epochs}, {rate}{loss}), mean over clients"
 
 
 class Entry(BaseModel):
@@ -143,6 +163,7 @@ class Protocol(BaseModel):
     recipe: dict[str, Any] = {}
     rounds_times_epochs: int | None = None
     parts: dict[str, PartSettings] = {}
+    measured: dict[str, str] = {}  # what is tested -> how, a name in the paper's `measures`
     implied: list[str] = []  # parts that the net has already, so that a sum without them is the same
     sizes: Sizes | None = None
     where_to_get: str = ""
@@ -187,6 +208,8 @@ class Paper(BaseModel):
         for name, protocol in self.protocols.items():
             if protocol.extends is not None and protocol.extends not in self.protocols:
                 raise ValueError(f"protocols.{name}: extends {protocol.extends}, which is not in this file")
+            if unknown := [how for how in protocol.measured.values() if how not in self.measures]:
+                raise ValueError(f"protocols.{name}: there is no measure {unknown[0]}")
         for name, table in self.tables.items():
             for block in table.blocks:
                 for axis, labels in {**block.rows, **block.columns}.items():

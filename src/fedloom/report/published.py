@@ -8,7 +8,6 @@ from pathlib import Path
 
 from fedloom.errors import FedloomError
 from fedloom.papers import PAPERS, PublishedCell, key_of, paper, protocols, table_cells
-from fedloom.report.reproduction import measure_text
 from fedloom.runs.reproduce.choose import choose
 from fedloom.runs.reproduce.data import Availability, availability, how_to_get
 from fedloom.runs.reproduce.estimate import duration, seconds
@@ -68,7 +67,7 @@ def table_list(target: str) -> CellList:
             {
                 "cell": cell.id,
                 "published": "failed" if cell.value is None else f"{cell.value:g}",
-                "measure": measure_text(cell.measure),
+                "measure": cell.measure.text,
                 "method": "not runnable" if cell.not_runnable else str(cell.fields()["method"]),
                 "time": "" if cell.not_runnable else _time(cell),
             }

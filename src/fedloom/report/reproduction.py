@@ -26,29 +26,6 @@ CSV = (
     *("paper", "table", "cell", "method", "recipe_method", "protocol", "measure", "published", "published_deviation"),
     *("ours", "ours_deviation", "seeds", "difference", "ordering", "departs", "failure", "note"),
 )
-KINDS = {
-    "global": "global model, pooled test set",
-    "clean": "global model, test samples without noise",
-    "client": "global model, mean over clients before fine-tuning",
-    "own": "clients' own models, mean over clients",
-    "seconds": "seconds of a round",
-    "setting": "a chosen setting",
-}
-
-
-def measure_text(measure: Measure) -> str:
-    if measure.kind != "tuned":
-        return KINDS[measure.kind]
-    rate = (
-        f"rate {measure.lr:g}"
-        if measure.lr
-        else f"{measure.lr_share:g} x rate"
-        if measure.lr_share
-        else "rate not printed"
-    )
-    epochs = f"{measure.epochs} epochs" if measure.epochs else "epochs not printed"
-    loss = "" if measure.loss == "method" else f", loss {measure.loss}"
-    return f"fine-tuned ({measure.part}, {epochs}, {rate}{loss}), mean over clients"
 
 
 def measures_text(measures: Sequence[Measure]) -> str:
@@ -57,9 +34,7 @@ def measures_text(measures: Sequence[Measure]) -> str:
     for measure in dict.fromkeys(measures):
         texts.setdefault(measure.model_copy(update={"epochs": None}), []).append(str(measure.epochs or ""))
     return "; ".join(
-        measure_text(base).replace("epochs not printed", f"{', '.join(epochs)} epochs")
-        if any(epochs)
-        else measure_text(base)
+        base.text.replace("epochs not printed", f"{', '.join(epochs)} epochs") if any(epochs) else base.text
         for base, epochs in texts.items()
     )
 
@@ -250,7 +225,7 @@ def _csv(reproduction: Reproduction, key: str, table: str) -> str:
                     cell.sum or "",
                     cell.protocol or "",
                 ),
-                *(measure_text(cell.measure), _plain(cell.value), _plain(cell.deviation), _plain(item.mean)),
+                *(cell.measure.text, _plain(cell.value), _plain(cell.deviation), _plain(item.mean)),
                 *(
                     _plain(item.deviation),
                     len(item.values),

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fedloom.papers import PublishedCell, paper, protocol_of, table_cells
-from fedloom.report.reproduction import MARKS, measure_text, published
+from fedloom.report.reproduction import MARKS, published
 from fedloom.runs.reproduce.claims import judge
 from fedloom.runs.reproduce.outcome import CellOutcome, Verdict, marks
 from fedloom.runs.reproduce.results import Results
@@ -70,7 +70,7 @@ def _line(item: CellOutcome, table: str, verdicts: dict[str, Verdict]) -> str:
     cells = [
         table,
         item.cell.id,
-        measure_text(item.cell.measure),
+        item.cell.measure.text,
         published(item),
         ours,
         difference,
