@@ -172,6 +172,7 @@ def test_the_headline_selects_the_best_round_on_validation_samples() -> None:
     assert fl.run(FIELDS, metrics="loss").best_round is None  # never on test samples
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("method", "split"), [("fedavg", "shards:2"), ("fedper", "shards:2"), ("fedavg", "noise:0.3")])
 def test_the_main_process_workers_and_fresh_processes_compute_the_same(method: str, split: str) -> None:
     folder = RunFolder(fl.run(FIELDS, method=method, split=split, metrics=ALL).path)

@@ -122,6 +122,7 @@ def test_a_normalizer_is_trained_on_the_union_of_all_images(normalizer: str, net
     assert all(("selectors" in line) == (net.kind in ("sn", "agn")) for line in run.rounds)
 
 
+@pytest.mark.slow
 def test_with_one_client_a_normalizer_is_that_of_fedavg_to_the_last_bit() -> None:
     Path("maps.py").write_text(MAPS)
     fields = {"clients": 1, "fraction": 1.0, "split": "iid", "batch": 32, "model": "maps.py:maps", "lr": 0.05}

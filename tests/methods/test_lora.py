@@ -353,6 +353,7 @@ def test_a_killed_run_resumes_to_the_same_bits() -> None:
         check_whole(fl.run(resume=path) if path.exists() else fl.run(fields, out=str(path)), like)
 
 
+@pytest.mark.slow
 def test_workers_in_fresh_processes_build_the_same_adapters() -> None:
     """They get the recipe and the initial weights, and inject the adapters by themselves."""
     pretrained = train("central", rounds=1)

@@ -162,6 +162,7 @@ def test_the_public_question_finds_the_tensors_that_the_private_one_finds() -> N
     assert seen == [(False, False)] * 4 + [(True, True)] * 4
 
 
+@pytest.mark.slow
 def test_without_torch_s_private_function_results_gradients_and_stacks_are_the_same() -> None:
     code = """
 import sys, torch, torch.func

@@ -72,6 +72,7 @@ def test_results_and_gradients_are_torch_s(case: str, bias: bool, layout: torch.
         torch.testing.assert_close(other.grad, one.grad, rtol=1e-11, atol=1e-11)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_first_and_second_derivatives_are_right(case: str) -> None:
     given = [tensor.requires_grad_() for tensor in _given(case) if tensor is not None]

@@ -76,6 +76,7 @@ def test_options_are_timms_and_wrong_ones_are_refused(vision: None) -> None:
         build("timm:resnet10t(checkpoint_path=a.pth)", (3, 32, 32), 7, "running")
 
 
+@pytest.mark.slow
 def test_a_run_with_weights_saved_locally(vision: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import timm
     from safetensors.torch import save_file

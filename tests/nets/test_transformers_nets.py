@@ -137,6 +137,7 @@ def test_a_folder_without_a_configuration_and_a_pickle_are_refused(tmp_path: Pat
     assert build(f"hf:{tmp_path}", TOKENS, 3, "running").dim == 16
 
 
+@pytest.mark.slow
 def test_a_federated_run_has_the_same_bits_for_any_number_of_workers_and_personal_models(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -20,6 +20,7 @@ def test_an_unknown_workload_is_refused_by_name() -> None:
         bench(1.0, "alexnet", "fp32", lambda text: None)
 
 
+@pytest.mark.slow
 def test_a_short_bench_fills_every_column() -> None:
     (row,) = bench(0.1, "cnn", "fp32", lambda text: None)
     assert len(row) == 8

@@ -75,6 +75,7 @@ def read_until(process: Process, words: str) -> str:
 WAITING = "waiting for fedavg, seed 0: another process works on runs/c/fedavg/seed0"
 
 
+@pytest.mark.slow
 def test_the_second_waits_for_a_cell_and_both_tell_the_same(start: Starter) -> None:
     arguments = ["--methods", "fedavg; fn", "--rounds", "60"]
     first = start(*arguments)
@@ -90,6 +91,7 @@ def test_the_second_waits_for_a_cell_and_both_tell_the_same(start: Starter) -> N
     assert not list(Path("runs/c").rglob(".*.lock"))
 
 
+@pytest.mark.slow
 def test_a_killed_comparison_leaves_no_lock_behind(start: Starter) -> None:
     first = start("--methods", "fedavg", "--rounds", "60")
     paused(first)

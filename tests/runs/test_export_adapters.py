@@ -100,6 +100,7 @@ def test_peft_loads_the_files_onto_the_plain_base(method: str, model: str) -> No
     assert not any("lora" in name for name, _ in merged.named_parameters())
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not ONNX, reason="needs onnx")
 def test_onnx_has_the_adapters_merged() -> None:
     import onnxruntime

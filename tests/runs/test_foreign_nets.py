@@ -98,6 +98,7 @@ def test_the_sum_of_a_fedavg_round_on_an_instance_is_a_plain_loop(tmp_path: Path
     torch.testing.assert_close(final["head.weight"], net[3].weight.detach(), rtol=0, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_killed_run_of_a_scripts_class_is_resumed_by_the_command_line_to_the_same_bits(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)

@@ -102,6 +102,7 @@ def test_finished_cells_are_skipped_and_new_values_are_added() -> None:
     assert {title.rsplit(" ", 1)[0] for title in watcher.rounds} == {"fedavg, lr=0.1 seed 0"}
 
 
+@pytest.mark.slow
 def test_a_sweep_killed_at_any_moment_and_started_again_gives_the_same_results() -> None:
     fields = {"rounds": 15, "clients": 10, "workers": 1, "checkpoint_seconds": 0}
     over, methods = {"lr": [0.05, 0.1]}, "fedavg; scaffold"

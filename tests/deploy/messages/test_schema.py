@@ -121,6 +121,7 @@ def test_every_good_message_is_read() -> None:
     assert (refusal.client, refusal.refused) == (None, "has no data")
 
 
+@pytest.mark.slow
 def test_a_hundred_thousand_messages_give_a_typed_value_or_a_sentence() -> None:
     random = Random(20260)
     kinds = sorted(GOOD_ORDERS)

@@ -341,6 +341,7 @@ def test_what_is_missing_is_one_line_with_the_command_that_makes_it(chromium: An
     made.page.close()
 
 
+@pytest.mark.slow
 def test_watch_updates_the_page_and_keeps_its_switches(chromium: Any, pair: Path, tmp_path: Path) -> None:
     going = tmp_path / "runs" / "going"
     (tmp_path / "runs").mkdir()
