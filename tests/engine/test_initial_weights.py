@@ -150,6 +150,7 @@ def test_the_content_counts_and_a_changed_file_is_told() -> None:
     assert fl.personalize(run, epochs=1).accuracy[0] == run.clients[-1]["accuracy"]  # reads the folder, not the file
 
 
+@pytest.mark.slow
 def test_after_a_kill_the_folder_is_resumed_without_the_file() -> None:
     save_file({"body.1.bias": torch.ones(64)}, "a.safetensors")
     fields = {**FIELDS, "rounds": 12, "checkpoint_seconds": 0, "init": "a.safetensors"}

@@ -104,6 +104,7 @@ def test_a_killed_comparison_leaves_no_lock_behind(start: Starter) -> None:
     assert fl.Run(Path("runs/c/fedavg/seed0")).summary["digest"] == straight.summary["digest"]
 
 
+@pytest.mark.slow
 def test_a_cell_that_another_recipe_took_meanwhile_is_refused(start: Starter) -> None:
     first = start("--methods", "fedavg", "--rounds", "60")
     wait_for("runs/c/fedavg/.seed0.lock")

@@ -66,6 +66,7 @@ def test_a_line_that_does_not_fit_is_taken_back_and_said() -> None:
     assert Child(work).wait() == 7
 
 
+@pytest.mark.slow
 def test_a_run_whose_log_does_not_fit_stops_with_a_sentence_and_is_resumed(straight: Callable[..., fl.Run]) -> None:
     done = command(*FLAGS, "--set", "checkpoint_seconds=0.5", "--out", "full", before=limited)
     check_said(done, "full/rounds.jsonl cannot be written (File too large)", "make room")

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 from folders import check_whole, untimed
 from processes import Child, die_at
 
@@ -19,6 +20,7 @@ def analyzed(run: fl.Run) -> list[dict[str, Any]]:
     return untimed(fl.Analysis(run.path / "analysis").rounds)
 
 
+@pytest.mark.slow
 def test_an_analyzed_run_killed_at_any_step_resumes_to_the_same_weights_and_lines(
     straight: Callable[..., fl.Run],
 ) -> None:

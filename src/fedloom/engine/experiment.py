@@ -57,8 +57,8 @@ def prepare(
 ) -> Experiment:
     """Load, split and build what the recipe names. Stored partitions (one per stage) and initial weights are used as they are.
 
-    To adopt a model: `images` of a new client, and the `task` of the federation. On a Flower server: placeholder `images`
-    and `public` images for those on the nodes, and the number of `samples` of all nodes.
+    To adopt a model: the `dataset` of a new client, and the `task` of the federation. On a Flower server: a `dataset` and
+    `public` samples that stand for those on the nodes, and the number of `samples` of all nodes.
     """
     import_parts(recipe.parts)
     sum_of_parts = method(recipe.method)

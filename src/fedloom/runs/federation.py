@@ -31,7 +31,9 @@ def federation(experiment: Experiment, folder: RunFolder, rows: int = 0, spawned
         client_state = kind(
             experiment.program.messages.state, experiment.program.messages.state_row, folder.client_memory, budget
         )
-        if on_sites and experiment.recipe.workers == "ray":  # the sites' placeholder images exist in this process only
+        if (
+            on_sites and experiment.recipe.workers == "ray"
+        ):  # what stands for the sites' data exists in this process only
             experiment = experiment.with_recipe(experiment.recipe.changed(workers="auto"))
         with where.running(experiment, max(largest_cohort(experiment.recipe), rows), spawned) as (buffers, workers):
             yield Federation(experiment, State(experiment), client_state, buffers, workers)

@@ -75,7 +75,7 @@ class RunFolder:
     def experiment(self, dataset: Dataset | None = None) -> Experiment:
         """The run's experiment, with its own partition and initial weights; refused if its data have changed.
 
-        `images`: placeholders for data that stay at sites; by default, none.
+        `dataset`: what stands for data that stay at sites, if the run is on sites.
         """
         stored = self.recipe()
         sites = Sites.read(self.sites)

@@ -113,6 +113,7 @@ def test_a_second_node_never_displaces_the_one_that_is_there(
     assert f"node {number} did not join: it claims to be client {VICTIM}" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", NUMBERS)
 def test_nobody_takes_the_place_of_a_site_that_is_away(number: int, tmp_path: Path) -> None:
     made = Federation(tmp_path)
@@ -154,6 +155,7 @@ def test_a_resumed_server_knows_whose_a_client_is(
     assert "is not the one that joined first (client 1 site-1)" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_site_that_is_started_again_under_another_number_is_back(tmp_path: Path) -> None:
     made = Federation(tmp_path)
 

@@ -36,17 +36,17 @@ class Natural(Partitioner):
                 f"split {self.name} with {request.clients} clients: {dataset.name} has training samples of {len(holders)} "
                 f"{self.noun}s; use at most {len(holders)} clients"
             )
-        chosen = holders
+        drawn = holders
         if request.clients < len(holders):
             # `writers` is the key of splits on record
-            chosen = np.sort(request.generator("writers").choice(holders, request.clients, replace=False))
+            drawn = np.sort(request.generator("writers").choice(holders, request.clients, replace=False))
         test_holder = np.full(len(request.test_pool), -1)
         if dataset.test_client is not None:
             test_holder = dataset.test_client.numpy()[request.test_pool]
-        return Partition(*_held_by(request.pool, holder, chosen), *_held_by(request.test_pool, test_holder, chosen))
+        return Partition(*_held_by(request.pool, holder, drawn), *_held_by(request.test_pool, test_holder, drawn))
 
 
-def _held_by(pool: Index, holder: Index, chosen: Index) -> tuple[Index, Index]:
-    place = np.minimum(np.searchsorted(chosen, holder), len(chosen) - 1)
-    held = chosen[place] == holder
-    return group_by_client(pool[held], place[held], len(chosen))
+def _held_by(pool: Index, holder: Index, drawn: Index) -> tuple[Index, Index]:
+    place = np.minimum(np.searchsorted(drawn, holder), len(drawn) - 1)
+    held = drawn[place] == holder
+    return group_by_client(pool[held], place[held], len(drawn))

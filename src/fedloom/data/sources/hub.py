@@ -37,14 +37,14 @@ def open_hub(text: str) -> DataSource:
         place = resolved(options["schema"], "schema")
         schema = read_schema(place)
         files.append(place)
-    chosen = ("hf", *(f"{option}={value}" for option, value in sorted(options.items())), *stamp(files))
+    settings = ("hf", *(f"{option}={value}" for option, value in sorted(options.items())), *stamp(files))
     path = Path(name).expanduser()
     if not path.is_dir():
         if name.startswith(("/", ".", "~")):
             raise FedloomError(f"data 'hf:{text}': the folder {path} does not exist")
-        return _Reader(name, None, options, tokenizing, schema).source(name, (*chosen, name))
+        return _Reader(name, None, options, tokenizing, schema).source(name, (*settings, name))
     path = path.resolve()
-    identity = (*chosen, *stamp(sorted(file for file in path.rglob("*") if file.is_file())))
+    identity = (*settings, *stamp(sorted(file for file in path.rglob("*") if file.is_file())))
     return _Reader(str(path), path, options, tokenizing, schema).source(path.name, identity)
 
 

@@ -54,9 +54,9 @@ def open_table(text: str) -> DataSource:
         place = resolved(options["schema"], "schema")
         schema = read_schema(place)
         files.append(place)
-    chosen = [f"{option}={value}" for option, value in sorted(options.items()) if option != "schema"]
+    settings = [f"{option}={value}" for option, value in sorted(options.items()) if option != "schema"]
     reader = _Reader(path, roles, tokenizing, schema)
-    return reader.source(("table", *chosen, *stamp(files)))
+    return reader.source(("table", *settings, *stamp(files)))
 
 
 @dataclass(frozen=True)

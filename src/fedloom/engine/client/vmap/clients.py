@@ -158,9 +158,11 @@ class VmapClients(LocalLoop[Batches]):
         rule, rows = self.replica.rule, batch.rows
         pieces = zip(trained.slices, gradient, strict=True)
         if not rule.adaptive:
-            for s, piece in pieces:
-                with self._rows(self.w, rows, s) as w, self._rows(self.moments.first, rows, s) as velocity:
-                    sgd(w, piece, velocity, rule.decay, rule.momentum, rate)
+            for s, piece in pieces:  # without `_rows`: a step of a tiny net is short
+                w, velocity = self.w[rows, s], self.moments.first[rows, s]
+                sgd(w, piece, velocity, rule.decay, rule.momentum, rate)
+                if not isinstance(rows, slice):
+                    self.w[rows, s], self.moments.first[rows, s] = w, velocity
         else:
             self._adam(list(pieces), rows, rate)
         for row in batch.numbers:
