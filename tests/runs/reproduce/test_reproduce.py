@@ -232,15 +232,14 @@ def test_a_second_stage_begins_with_the_weights_of_the_first(tmp_path: Path) -> 
 
 
 def test_fewer_clients_can_be_fine_tuned_and_every_line_says_so(tmp_path: Path) -> None:
-    class Told(fl.RunCallback):
-        tuned: list[tuple[int, int]] = []
+    tuned: list[tuple[int, int]] = []
 
+    class Counting(fl.RunCallback):
         def client_tuned(self, done: int, total: int) -> None:
-            self.tuned.append((done, total))
+            tuned.append((done, total))
 
-    callback = Told()
-    done = small(out=tmp_path, methods="fedavg", tuned_clients=3, callbacks=[callback])
-    assert callback.tuned == [(1, 3), (2, 3), (3, 3)]
+    done = small(out=tmp_path, methods="fedavg", tuned_clients=3, callbacks=[Counting()])
+    assert tuned == [(1, 3), (2, 3), (3, 3)]
     (job,) = done.plan.jobs
     (path,) = (job.folder / "personal").glob("*.json")
     stored = json.loads(path.read_text())
