@@ -32,8 +32,7 @@ class Median(Part):
     bounds: ClassVar[bool] = True
 
     def aggregate(self, server: ServerContext) -> Tensor:
-        count = len(server.uploads)
-        return _trimmed(server, (count - 1) // 2)
+        return middle(server)
 
 
 class Trimmed(Part):
@@ -63,6 +62,11 @@ class Clipped(Part):
             norm = torch.linalg.vector_norm(move.double())
             moves.append(move * torch.clamp(self.largest / (norm + 1e-12), max=1.0).to(move.dtype))
         return server.weights + server.mean(moves)
+
+
+def middle(server: ServerContext) -> Tensor:
+    """The median of each coordinate."""
+    return _trimmed(server, (len(server.uploads) - 1) // 2)
 
 
 def _trimmed(server: ServerContext, cut: int) -> Tensor:

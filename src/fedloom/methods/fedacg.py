@@ -1,0 +1,48 @@
+"""FedACG (Kim et al., CVPR 2024): clients start from where the server's momentum leads.
+
+    sent:    w_g + lambda m
+    client:  L + beta ||w - (w_g + lambda m)||^2
+    server:  m <- lambda m + mean over S of (w_i - sent),   w_g <- w_g + m = mean over S of w_i
+
+Nothing but the weights is sent. The model that is evaluated is w_g, not the point that is sent. The penalty has no factor 1/2,
+as in the authors' code (the paper prints beta/2). lambda = beta = 0 is FedAvg; round 1 is FedProx with mu = 2 beta. m covers
+the shared weights. Defaults lambda = 0.85, beta = 0.001 (authors' code).
+
+In the engine the training state is what is sent; w_g = sent - lambda m is served.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from fedloom.methods.api.context import ClientContext, ServerContext, TaskInfo, Tensors
+from fedloom.methods.api.hyperparameters import NonNegative
+from fedloom.methods.api.part import Part
+
+
+class FedACG(Part):
+    """Clients start from where the server's momentum leads, and are held near it."""
+
+    paper = "Kim et al. 2024, FedACG"
+    sums = "shares"
+    momentum: Annotated[float, Field(ge=0, lt=1, alias="lambda")] = 0.85
+    beta: NonNegative = 0.001
+
+    def server_state(self, weights: Tensor, task: TaskInfo) -> Tensors:
+        return {"momentum": torch.zeros_like(weights)}
+
+    def correct_gradient(self, gradient: Tensor, client: ClientContext) -> None:
+        gradient.add_(client.weights - client.global_weights, alpha=2 * self.beta)
+
+    def server_step(self, aggregate: Tensor, server: ServerContext) -> Tensor:
+        momentum = server.state["momentum"]
+        momentum.mul_(self.momentum).add_(aggregate - server.weights)
+        return aggregate + self.momentum * momentum
+
+    def served_weights(self, weights: Tensor, state: Mapping[str, Tensor]) -> Tensor:
+        return weights - self.momentum * state["momentum"]
