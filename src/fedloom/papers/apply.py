@@ -60,6 +60,23 @@ def with_hyperparameters(protocol: Protocol, whole: Method) -> Method:
     return Method(tuple(parts))
 
 
+def released(protocol: Protocol, text: str) -> str | None:
+    """The sum with the hyper-parameters of the released code; None if they are the protocol's."""
+    written = sum_of(text)
+    ours = with_hyperparameters(protocol, written)
+    parts = []
+    for given, part in zip(written.parts, ours.parts, strict=True):
+        theirs = {} if "beta" in given.model_fields_set else settings_of(protocol, part).released
+        parts.append(type(part)(**{**part.values(), **theirs}))
+    theirs_spelled = Method(tuple(parts)).spelled()
+    return theirs_spelled if theirs_spelled != ours.spelled() else None
+
+
+def notes_of(protocol: Protocol, text: str) -> list[str]:
+    """What the protocol says of the parts of a sum."""
+    return [note for part in sum_of(text).parts if (note := settings_of(protocol, part).note)]
+
+
 def _without_aliases(text: str) -> str:
     """`fedprox + fn` as `prox + fn`: an alias spells out all hyper-parameters of its parts, the user none."""
 

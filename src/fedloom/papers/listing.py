@@ -32,7 +32,7 @@ def settings_text(paper: Paper, protocol: Protocol) -> str:
     words = [f"{name} {_value(value)}" for name, value in fields.items() if name != "method"]
     for part, settings in protocol.parts.items():
         own = [f"{name} {_value(value)}" for name, value in {**settings.hyper, **settings.set}.items()]
-        words.append(f"{part}: {', '.join(own)}")
+        words += [f"{part}: {', '.join(own)}"] if own else []
     words += [f"tested, {what}: {paper.measures[how].text}" for what, how in protocol.measured.items()]
     return "; ".join(words)
 
