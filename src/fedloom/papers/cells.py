@@ -116,10 +116,16 @@ def _add_parts(made: dict[str, Any]) -> None:
     """What the protocol knows of the sum's parts: notes, and the hyper-parameters of the released code."""
     if made["sum"] is None or "protocol" not in made:
         return
-    protocol = protocols()[made["protocol"]]
-    made["notes"] = [*made["notes"], *notes_of(protocol, made["sum"])]
-    if (other := released(protocol, made["sum"])) is not None:
+    notes, other = _known_of(made["protocol"], made["sum"])
+    made["notes"] = [*made["notes"], *notes]
+    if other is not None:
         made["as_published"] = {"sum": other, **made["as_published"]}
+
+
+@cache
+def _known_of(protocol: str, text: str) -> tuple[list[str], str | None]:
+    known = protocols()[protocol]
+    return notes_of(known, text), released(known, text)
 
 
 def _add_remark(made: dict[str, Any], remark: Remark) -> None:

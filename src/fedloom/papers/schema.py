@@ -20,9 +20,7 @@ Where = dict[str, Label | list[Label]]
 
 def agree(labels: Mapping[str, str], where: Where) -> bool:
     """Whether every axis of `where` has the label, or one of the labels, that it asks for."""
-    return all(
-        labels.get(axis) in ([wanted] if isinstance(wanted, str) else wanted) for axis, wanted in where.items()
-    )
+    return all(labels.get(axis) in ([wanted] if isinstance(wanted, str) else wanted) for axis, wanted in where.items())
 
 
 KINDS = {

@@ -24,7 +24,7 @@ def _table(key: str, table: str) -> dict[str, str]:
     cells = table_cells(key, table)
     runnable = [cell for cell in cells if not cell.not_runnable]
     jobs = _jobs(runnable)
-    sets = dict.fromkeys(job.cell.recipe.data.name for job in jobs)
+    sets = dict.fromkeys(name for job in jobs for name in _needs(job))
     axes: dict[str, dict[str, None]] = {}
     for cell in cells:
         for axis, label in cell.labels.items():
@@ -38,6 +38,12 @@ def _table(key: str, table: str) -> dict[str, str]:
         "data": ", ".join(f"{name} ({availability(name).value})" for name in sets),
         "axes": "; ".join(f"{axis}={_few(list(labels))}" for axis, labels in axes.items()),
     }
+
+
+def _needs(job: Job) -> list[str]:
+    """Data set and initial weights, unless another run leaves them."""
+    recipe = job.cell.recipe
+    return [recipe.data.name, *([recipe.init] if recipe.init and job.begins_with is None else [])]
 
 
 def _few(labels: Sequence[str]) -> str:
@@ -78,6 +84,8 @@ def table_list(target: str) -> CellList:
         data = str(protocols()[name].recipe["data.name"])
         if availability(data) is Availability.MISSING:
             notes.append(f"{data} is missing: {how_to_get(data, protocols()[name])}")
+        if weights := protocols()[name].recipe.get("init"):
+            notes.append(f"Initial weights are downloaded: {weights}")
     columns = {
         "cell": "cell",
         "published": "published",
