@@ -25,7 +25,7 @@ class PublishedCell:
     columns: tuple[str, ...]  # the axes that are columns
     block: int
     value: float | None
-    deviation: float | None
+    deviation: float | None  # over clients, unless it is over seeds
     measure: Measure
     sum: str | None
     protocol: str | None
@@ -42,6 +42,7 @@ class PublishedCell:
     also: tuple[str, ...] = ()
     split_also: str | None = None
     variant: Mapping[str, Any] = field(default_factory=dict)  # what the released code ran
+    seed_deviation: float | None = None  # the printed deviation, where it is over seeds
 
     @property
     def id(self) -> str:

@@ -109,6 +109,7 @@ def _cell(
         also=tuple(made.get("also", ())),
         split_also=made.get("split_also"),
         variant=made["as_published"],
+        seed_deviation=deviation if table.deviations == "seeds" else None,
     )
 
 

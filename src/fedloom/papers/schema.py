@@ -130,6 +130,7 @@ class Table(Entry):
     title: str
     unit: Literal["percent", "fraction", "seconds", "none"] = "percent"
     orders: str | None = "method"  # the axis along which the paper ranks
+    deviations: Literal["clients", "seeds"] = "clients"  # what printed deviations are over
     axes: dict[str, Axis] = {}  # of this table alone
     remarks: list[Remark] = []
     blocks: list[Block]
