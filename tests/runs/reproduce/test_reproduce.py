@@ -169,7 +169,7 @@ def test_kill_and_the_same_command_resume(tmp_path: Path) -> None:
             ["fednn/1", "--cells", "data=CIFAR10-C"],
             "the data set cifar10c is missing; put it at $FEDLOOM_DATA/cifar10c.npz",
         ),
-        (["fedfn/A5"], "none of these cells can be run: starts from ImageNet weights"),
+        (["fedfn/A12"], "none of these cells can be run: clients, epochs, batch size and the layers of the net"),
         (["list", "fedbab"], "paper 'fedbab' is unknown"),
     ],
 )
@@ -210,7 +210,11 @@ def test_the_list_names_tables_cells_time_and_data(capsys: pytest.CaptureFixture
     with pytest.raises(SystemExit):
         main(["reproduce", "list", "fedfn/table3"])
     out = capsys.readouterr().out
-    assert "method=FedBABU, pretrained=False, s=10" in out and "Not runnable (12 cells): starts from ImageNet" in out
+    assert "method=FedBABU, pretrained=True, s=10" in out
+    assert "Initial weights are downloaded: hf:timm/resnet18.tv_in1k" in out
+    with pytest.raises(SystemExit):
+        main(["reproduce", "list", "fedfn/A12"])
+    assert "Not runnable (65 cells): clients, epochs, batch size" in capsys.readouterr().out
 
 
 def test_a_second_stage_begins_with_the_weights_of_the_first(tmp_path: Path) -> None:
