@@ -219,7 +219,7 @@ class Recipe(BaseModel):
     ] = "samples"
     augment: Annotated[
         str,
-        about("changes of training images: none | a sum of flip, crop:4, crop:4:reflect, resizedcrop:0.08, cutout:8"),
+        about("changes of training images: none | a sum of flip, crop:4, crop:4:reflect, resizedcrop:0.08, affine:10:0.1:0.1, cutout:8"),
         FLAG,
     ] = "none"
     precision: Annotated[Literal["fp32", "bf16", "auto"], about("fp32 | bf16 | auto (by net and processor)"), FLAG] = (
