@@ -114,7 +114,9 @@ def test_an_affine_map_by_nothing_leaves_images_as_they_are() -> None:
     assert (plain("affine:0:0:0", 3)(x, torch_generator(0, "a")) - plain("none", 3)(x, None)).abs().max() < 1e-3
 
 
-@pytest.mark.parametrize("augment", ["flip", "crop+flip", "crop:2:reflect+flip", "resizedcrop", "affine+crop", "cutout"])
+@pytest.mark.parametrize(
+    "augment", ["flip", "crop+flip", "crop:2:reflect+flip", "resizedcrop", "affine+crop", "cutout"]
+)
 def test_floats_of_any_number_of_channels_are_augmented_like_bytes(augment: str) -> None:
     x = batch(6, 8, 8, 5)
     of_bytes = plain(augment, 5)(x, torch_generator(0, "a"))

@@ -1,7 +1,7 @@
 """`affine:DEGREES:SHIFT:ZOOM`: each image is rotated, shifted and scaled about its center, at random.
 
-The angle is uniform in -DEGREES to DEGREES (default: 10), the shift in -SHIFT to SHIFT of the image's height and width (0.1), the
-factor in 1 - ZOOM to 1 + ZOOM (0.1). Values are interpolated bilinearly; outside the image is black. One pass of
+The angle is uniform in -DEGREES to DEGREES (default: 10), the shift in -SHIFT to SHIFT of the image's height and width (0.1),
+the factor in 1 - ZOOM to 1 + ZOOM (0.1). Values are interpolated bilinearly; outside the image is black. One pass of
 `grid_sample` for the batch, in pixels, so that angles are true in images that are not square.
 """
 

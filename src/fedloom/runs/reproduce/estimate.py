@@ -59,14 +59,14 @@ def sizes_of(job: Job) -> Sizes:
     ours = stated.recipe.get("data.name") == recipe.data.name
     if ours and stated.sizes is not None:
         return stated.sizes
-    return _measured(recipe.data.name, recipe.data.resize)
+    return _measured(recipe.data.name, recipe.data.resize, recipe.data.test_every)
 
 
 @cache
-def _measured(name: str, resize: int | None) -> Sizes:
+def _measured(name: str, resize: int | None, test_every: int) -> Sizes:
     if availability(name) is not Availability.HERE:
         raise FedloomError(f"data {name} is not at hand, so its size is unknown")
-    data: Any = load(name, resize)
+    data: Any = load(name, resize, test_every)
     return Sizes(train=len(data.train_y), test=len(data.test_y), shape=data.shape, classes=data.classes)
 
 
