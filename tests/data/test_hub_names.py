@@ -67,7 +67,7 @@ SCHEMAS: dict[str, tuple[dict[str, Any], tuple[str, ...], str | None]] = {  # co
         ("train", "validation"),
         "0.25",
     ),
-    "imagenet100": ({"image": IMAGE, "label": labels(100)}, ("train", "validation"), None),
+    "imagenet100_cmc": ({"image": IMAGE, "label": labels(100)}, ("train", "validation"), None),
     "imagenet": ({"image": IMAGE, "label": labels(1000)}, ("train", "test", "validation"), None),
     "fed_isic2019": ({"image": IMAGE, "center": NUMBER, "label": labels(8)}, ("train", "test"), None),
 }
@@ -116,7 +116,9 @@ def test_a_plain_name_is_read_from_the_hub_by_its_columns(name: str, monkeypatch
 
 def test_another_split_can_be_named_for_testing(monkeypatch: pytest.MonkeyPatch) -> None:
     columns = {"image": IMAGE, "label": labels(2)}
-    parts = {split: table(split, size, 0, columns, (4, 4, 3)) for split, size in (("train", 6), ("test", 2), ("dev", 3))}
+    parts = {
+        split: table(split, size, 0, columns, (4, 4, 3)) for split, size in (("train", 6), ("test", 2), ("dev", 3))
+    }
     monkeypatch.setattr(datasets, "load_dataset", lambda *_, **__: datasets.DatasetDict(parts))
     assert (len(load("hf:a/b").test_y), len(load("hf:a/b?test=dev").test_y)) == (2, 3)
     with pytest.raises(FedloomError, match="has the splits train, test, dev; expected one called val"):

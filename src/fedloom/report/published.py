@@ -76,8 +76,10 @@ def table_list(target: str) -> CellList:
     notes = [f"Not runnable ({count} cells): {reason}" for reason, count in reasons.items()]
     for name in dict.fromkeys(cell.protocol for cell in cells if cell.protocol):
         data = str(protocols()[name].recipe["data.name"])
-        if availability(data) is Availability.MISSING:
-            notes.append(f"{data} is missing: {how_to_get(data, protocols()[name])}")
+        state = availability(data)
+        if state is Availability.MISSING or (state is Availability.DOWNLOAD and protocols()[name].where_to_get):
+            here = "missing" if state is Availability.MISSING else "not downloaded yet"
+            notes.append(f"{data} is {here}: {how_to_get(data, protocols()[name])}")
     columns = {
         "cell": "cell",
         "published": "published",

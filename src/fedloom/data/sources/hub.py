@@ -2,8 +2,8 @@
 
 Image, text and label columns are found by their feature types, or named: hf:owner/name?image=img&label=fine_label. Texts
 become tokens (tokenizer=, length=, vocabulary=, schema=). Other options are config, revision, domain, client and writer. The
-test split is test, else validation or valid, else every fifth sample (`data.test_every`); test=NAME names another. A hub dataset
-is cached under its name and options: set a revision to pin its content.
+test split is test, else validation or valid, else every fifth sample (`data.test_every`); test=NAME names another. A hub
+dataset is cached under its name and options: set a revision to pin its content.
 """
 
 from __future__ import annotations

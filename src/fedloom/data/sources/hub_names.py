@@ -65,8 +65,8 @@ HUB_NAMES = {
         config="0.25",
         domain="race",
     ),
-    "imagenet100": HubDataset(
-        "clane9/imagenet-100", "131,689 photographs of 100 classes of ImageNet; sizes differ, so set data.resize"
+    "imagenet100_cmc": HubDataset(
+        "clane9/imagenet-100", "the 100 classes of ImageNet of Tian et al. 2020 (CMC); sizes differ, so set data.resize"
     ),
     "imagenet": HubDataset(
         "ILSVRC/imagenet-1k",
@@ -88,7 +88,9 @@ def _register(name: str, dataset: HubDataset) -> None:
             try:
                 return source.read(resize)
             except Unreachable as error:
-                raise FedloomError(f"{error}; or put {name}.npz into the folder that FEDLOOM_DATA names") from error
+                raise FedloomError(
+                    f"{error}; or put {name}.npz into the folder that FEDLOOM_DATA names, or use folder:PATH"
+                ) from error
 
         return replace(source, name=name, read=read)
 

@@ -20,7 +20,7 @@ from fedloom.engine.threads import one_thread
 from fedloom.errors import FedloomError
 from fedloom.methods import method
 from fedloom.nets import build
-from fedloom.papers import protocols
+from fedloom.papers import is_place, protocols
 from fedloom.papers.schema import Sizes
 from fedloom.recipe import Recipe
 from fedloom.runs.reproduce.data import Availability, availability
@@ -57,7 +57,8 @@ def sizes_of(job: Job) -> Sizes:
     """Of the data set at hand, else those that the protocol states."""
     recipe, stated = job.cell.recipe, protocols()[job.protocol]
     ours = stated.recipe.get("data.name") == recipe.data.name
-    if ours and stated.sizes is not None:
+    elsewhere = is_place(recipe.data.name) and availability(recipe.data.name) is not Availability.HERE  # not downloaded
+    if (ours or elsewhere) and stated.sizes is not None:
         return stated.sizes
     return _measured(recipe.data.name, recipe.data.resize, recipe.data.test_every)
 
