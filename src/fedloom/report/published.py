@@ -95,8 +95,8 @@ def table_list(target: str) -> Listed:
     for name in dict.fromkeys(cell.protocol for cell in cells if cell.protocol):
         data = str(protocols()[name].recipe["data.name"])
         state = availability(data)
-        if state is Availability.MISSING or (state is Availability.DOWNLOAD and protocols()[name].where_to_get):
-            here = "missing" if state is Availability.MISSING else "not downloaded yet"
+        if state is not Availability.HERE:
+            here = "missing" if state is Availability.MISSING else "not in $FEDLOOM_DATA"
             notes.append(f"{data} is {here}: {how_to_get(data, protocols()[name])}")
     columns = {
         "cell": "cell",

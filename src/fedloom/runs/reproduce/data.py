@@ -35,12 +35,20 @@ def how_to_get(name: str, protocol: Protocol | None) -> str:
     text = f"put it at $FEDLOOM_DATA/{name}.npz, or "
     if protocol is not None and protocol.where_to_get:
         return f"{text}get it elsewhere: {protocol.where_to_get}"
+    if (origin := _places().get(name, "")).startswith("hf:"):
+        return f'{text}let a run download it from {origin} (needs pip install "fedloom[hub]")'
     return f"{text}name your own with --set data.name=PATH.npz, folder:PATH or hf:owner/name"
+
+
+@cache
+def _places() -> dict[str, str]:
+    """Where sets with a plain name are: a file, hf:owner/name, or nothing for those that are bundled."""
+    return {row["name"]: row["file"] for row in list_sets()}
 
 
 @cache
 def _named() -> dict[str, Availability]:
     return {
-        row["name"]: Availability.HERE if not row["file"] or Path(row["file"]).is_file() else Availability.DOWNLOAD
-        for row in list_sets()
+        name: Availability.HERE if not place or Path(place).is_file() else Availability.DOWNLOAD
+        for name, place in _places().items()
     }
