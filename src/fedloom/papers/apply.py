@@ -87,6 +87,11 @@ def _without_aliases(text: str) -> str:
     return re.sub(r"((?:^|\+)\s*)([\w-]+)(?=\s*(?:\+|$))", expanded, text)
 
 
+def is_place(data: str) -> bool:
+    """Whether `data.name` says where a data set is (folder:PATH, hf:owner/name, PATH.npz), not which one it is."""
+    return ":" in data or "/" in data or data.endswith(".npz")
+
+
 def nested(fields: Mapping[str, Any]) -> dict[str, Any]:
     """Flat fields as a recipe has them: data.name becomes data: {name: …}."""
     whole: dict[str, Any] = {}

@@ -47,7 +47,7 @@ class Measure(BaseModel):
 
     model_config = _STRICT
     kind: Literal["global", "clean", "client", "own", "tuned", "seconds", "setting"]
-    part: Literal["full", "head", "body"] = "full"
+    part: Literal["full", "head", "body", "alternate"] = "full"  # alternate: pieces of the net in turns
     epochs: int | None = None
     lr: float | None = None
     lr_share: float | None = None

@@ -100,8 +100,10 @@ def table_list(target: str) -> Listed:
     notes += [f"Not runnable ({count} cells): {reason}" for reason, count in reasons.items()]
     for name in dict.fromkeys(cell.protocol for cell in cells if cell.protocol):
         data = str(protocols()[name].recipe["data.name"])
-        if availability(data) is Availability.MISSING:
-            notes.append(f"{data} is missing: {how_to_get(data, protocols()[name])}")
+        state = availability(data)
+        if state is not Availability.HERE:
+            here = "missing" if state is Availability.MISSING else "not in $FEDLOOM_DATA"
+            notes.append(f"{data} is {here}: {how_to_get(data, protocols()[name])}")
         if weights := protocols()[name].recipe.get("init"):
             notes.append(f"Initial weights are downloaded: {weights}")
     columns = {
