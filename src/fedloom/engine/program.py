@@ -119,7 +119,8 @@ def build_program(recipe: Recipe, task: TaskInfo, initial: Mapping[str, Tensor] 
     if initial is not None:
         layout.read(initial, weights.storage)
     origin = given.load(weights, recipe.model) if given else None
-    task = replace(task, initial=weights.storage.cpu().clone(), dim=net.dim)
+    shapes = {name: entry.shape for name, entry in layout.entries.items()}
+    task = replace(task, initial=weights.storage.cpu().clone(), dim=net.dim, shapes=shapes)
     messages = _messages(sum_of_parts, weights, task, recipe)
     program = Program(recipe, sum_of_parts, task, net, weights, task.initial, messages, origin)
     for part in sum_of_parts.hooked("check"):

@@ -172,6 +172,12 @@ class Client(LocalLoop[LocalBatch]):
         self._optimizer.step(rate)
         self.segments[-1] += trained.shared
 
+    def after_step(self, batch: LocalBatch) -> None:
+        # draws of their own, so that the steps have the same bits without these hooks
+        with seeded(self.recipe.seed, purposes.FORWARD_AFTER_STEP, self.round, self.key, self.steps):
+            for part in self.replica.followers:
+                part.after_step(batch, self.contexts[part.name])
+
     def stops_early(self, steps: int) -> bool:
         return self._patience.exhausted(steps)
 
@@ -254,7 +260,7 @@ class Client(LocalLoop[LocalBatch]):
     def draw_batch(self) -> LocalBatch:
         return LocalBatch(self.replica.net, *self.own.draw(self.generator))
 
-    def iterate(self, data: Data) -> Iterator[LocalBatch]:
-        for piece in self.data[data].in_order():
+    def iterate(self, data: Data, order: Tensor | None = None) -> Iterator[LocalBatch]:
+        for piece in self.data[data].in_order(order):
             self.replica.net.eval()
             yield LocalBatch(self.replica.net, *piece, learning=False)

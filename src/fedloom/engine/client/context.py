@@ -44,7 +44,7 @@ class ClientWork(Protocol):
     def train_further(self, spec: TrainSpec, caller: Any) -> None: ...
     def gradient_of(self, caller: Any, loss: Loss | None, at: Tensor | None, batch: Any) -> Tensor: ...
     def draw_batch(self) -> LocalBatch: ...
-    def iterate(self, data: Data) -> Iterator[LocalBatch]: ...
+    def iterate(self, data: Data, order: Tensor | None) -> Iterator[LocalBatch]: ...
     @property
     def contexts(self) -> Mapping[str, Any]: ...
 
@@ -153,8 +153,8 @@ class PartContext:
     def train(self, spec: TrainSpec) -> None:
         self._client.train_further(spec, self)
 
-    def iterate(self, data: Data = "own") -> Iterator[Batch]:
-        return self._client.iterate(data)
+    def iterate(self, data: Data = "own", order: Tensor | None = None) -> Iterator[Batch]:
+        return self._client.iterate(data, order)
 
 
 class PeerModel:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 import torch
@@ -15,6 +16,7 @@ class BodyAndHead(Protocol):
 
     def features(self, x: Tensor) -> Tensor: ...
     def head(self, features: Tensor) -> Tensor: ...
+    def get_submodule(self, target: str) -> Callable[[Tensor], Tensor]: ...
 
 
 class TeacherOutputs:
@@ -60,3 +62,6 @@ class LocalBatch:
 
     def head(self, features: Tensor) -> Tensor:
         return self._model.head(features)
+
+    def module(self, name: str, value: Tensor) -> Tensor:
+        return self._model.get_submodule(name)(value)

@@ -40,13 +40,16 @@ class LocalLoop(ABC, Generic[B]):
             trained = self.begin(phase, spec, caller)
             if not trained.slices:
                 continue
+            lr = self.lr if phase.lr is None else phase.lr
             for step, batch in enumerate(self.batches(phase, spec)):
                 gradient = self.gradient(batch, trained, spec, caller)
                 with torch.no_grad():
                     self.correct(gradient, batch, trained, spec, caller)
                     if self.replica.recipe.clip is not None:
                         clip(gradient, self.replica.recipe.clip)
-                    self.optimizer_step(gradient, batch, trained, spec.rate(self.lr, step))
+                    self.optimizer_step(gradient, batch, trained, spec.rate(lr, step))
+                if self.replica.followers and trained.shared and not spec.plain:
+                    self.after_step(batch)
                 if self.stops_early(step + 1):
                     break
             self.end(spec)
@@ -84,6 +87,9 @@ class LocalLoop(ABC, Generic[B]):
 
     @abstractmethod
     def optimizer_step(self, gradient: Sequence[Tensor], batch: B, trained: Trained, rate: float) -> None: ...
+
+    def after_step(self, batch: B) -> None:
+        """Call the hooks that follow a step; clients whose method has some are not vmapped."""
 
     def stops_early(self, steps: int) -> bool:
         return False

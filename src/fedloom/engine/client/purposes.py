@@ -15,6 +15,7 @@ DETACHED = "aside"  # training of other weights than the client's own
 
 FORWARD_BEFORE_TRAINING = "forward-before"
 FORWARD_TRAINING = "forward"
+FORWARD_AFTER_STEP = "forward-after-step"
 FORWARD_REFINING = "forward-act"
 FORWARD_FINE_TUNING = "forward-tune"
 FORWARD_PERSONALIZING = "forward-own"

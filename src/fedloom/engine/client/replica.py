@@ -51,6 +51,7 @@ class Replica:
         self._teachers: dict[tuple[str, str], tuple[Net, Weights]] = {}
         self.loss, self.gradient = MethodLoss.of(method), method.the("gradient")
         self.corrections = tuple(method.hooked("correct_gradient"))
+        self.followers = tuple(method.hooked("after_step"))
         self._at_round, self._own_logits = method.hooked("at_round"), method.the("own_logits")
         self.expected_steps = ExpectedSteps(experiment)
 

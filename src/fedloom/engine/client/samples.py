@@ -86,10 +86,12 @@ class Samples:
         """One random batch."""
         return self.batch(torch.randperm(len(self), generator=generator)[: self.batch_size], generator)
 
-    def in_order(self) -> Iterator[SampleBatch]:
-        """All samples once, in order, without augmentation, in batches for evaluation."""
-        for stretch in cut(len(self), self.experiment.recipe.eval_batch, self.alone):
-            yield self.batch(torch.arange(stretch.start, stretch.stop), None)
+    def in_order(self, order: Tensor | None = None) -> Iterator[SampleBatch]:
+        """All samples once, without augmentation, in batches for evaluation; or these, in this order, as in training."""
+        size = self.experiment.recipe.eval_batch if order is None else self.batch_size
+        order = torch.arange(len(self)) if order is None else order
+        for stretch in cut(len(order), size, self.alone):
+            yield self.batch(order[stretch], None)
 
     def batch(self, chosen: Tensor, generator: torch.Generator | None) -> SampleBatch:
         """The samples with these indices; augmented with a generator's draws, if one is given and the recipe asks for it."""

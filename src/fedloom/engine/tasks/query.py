@@ -106,12 +106,14 @@ class Ask(CohortTask):
 
 def state_to_refine(method: Method, layout: TensorLayout, part: str, before: Tensor, after: Tensor) -> Tensor:
     """A client's state for a query that trains. Parts whose `after_training` will be called again get their state from before
-    the round, so that their corrections continue as in training; everything else is as training left it."""
+    the round, so that their corrections continue as in training; what `before_training` wrote, and everything else, is as
+    training left it."""
     row = after.clone()
     old, new = layout.views(before), layout.views(row)
     for other in finishing_again(method, part):
         for name in new:
-            if name.startswith(f"{other.name}."):
+            owner, _, own_name = name.partition(".")
+            if owner == other.name and own_name not in other.settled:
                 new[name].copy_(old[name])
     return row
 

@@ -39,6 +39,8 @@ class TaskInfo:
     # the whole storage at initialization; empty during `build`
     initial: Tensor = field(default_factory=lambda: torch.empty(0))
     dim: int = 0  # number of features that the head receives; 0 during `build`
+    # of every tensor of the net, by name; empty during `build`
+    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     @property
     def shape(self) -> Shape:
@@ -78,12 +80,14 @@ class Query:
 class Phase:
     """Local epochs that train these regions (default: everything trainable).
 
-    `steps`: that many steps in place of epochs, through as many shuffled epochs of the data as they need.
+    `steps`: that many steps in place of epochs, through as many shuffled epochs of the data as they need. `lr`: a rate of its
+    own, in place of that of the round.
     """
 
     epochs: int = 0
     regions: tuple[str, ...] = ()
     steps: int = 0
+    lr: float | None = None
 
 
 @dataclass(frozen=True)
@@ -191,6 +195,10 @@ class Batch(Protocol):
 
     def head(self, features: Tensor) -> Tensor:
         """The current head on other features; gradients reach both."""
+        ...
+
+    def module(self, name: str, value: Tensor) -> Tensor:
+        """The output of a module of the net, such as one that the part's `build` added; gradients reach both."""
         ...
 
 
@@ -304,8 +312,10 @@ class ClientContext(Protocol):
         """Indices of a fixed random share of all clients' training samples."""
         ...
 
-    def iterate(self, data: Data = "own") -> Iterator[Batch]:
-        """All of the data once, in order, without gradient and in evaluation mode."""
+    def iterate(self, data: Data = "own", order: Tensor | None = None) -> Iterator[Batch]:
+        """All of the data once, without gradient and in evaluation mode. `order`: these samples only, by their positions in
+        the data, in batches as in training.
+        """
         ...
 
 

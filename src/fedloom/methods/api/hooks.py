@@ -52,6 +52,7 @@ HOOKS: dict[str, Hook] = {
         needs_shared=True,
     ),
     "correct_gradient": Hook("client", "in order", does="corrects clients' gradients", needs_shared=True),
+    "after_step": Hook("client", "in order", does="works after every step of clients", needs_shared=True),
     "after_training": Hook("client", "in order"),
     "answer": Hook("client", "own", does="asks clients a second time"),
     "after_uploads": Hook("server", "in order", does="works on the uploads of single clients"),

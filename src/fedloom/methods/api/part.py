@@ -85,6 +85,9 @@ class Part(BaseModel):
     bounds: ClassVar[bool] = False
     # True: `aggregate` is called even if no upload of the round was accepted.
     always: ClassVar[bool] = False
+    # Names of client state that `before_training` writes. A query of another part that trains leaves it as it is, where other
+    # state goes back to what it was before the round.
+    settled: ClassVar[frozenset[str]] = frozenset()
     # What `personalize --part alternate` trains in turns; None: head and body. At most one part of a sum declares it, the one
     # that replaces the head.
     alternation: ClassVar[Alternation | None] = None
@@ -139,8 +142,8 @@ class Part(BaseModel):
 
     # on a client, inside the local loop
     def before_training(self, client: ClientContext) -> None:
-        """Before the first local step: adapt the received model; change `client.weights` or `client.storage` in place. Write
-        state in `after_training`, not here.
+        """Before the first local step: adapt the received model; change `client.weights` or `client.storage` in place. Of the
+        state, write only what `settled` names here.
         """
 
     def phases(self, epochs: int) -> list[Phase]:
@@ -165,6 +168,11 @@ class Part(BaseModel):
 
     def correct_gradient(self, gradient: Tensor, client: ClientContext) -> None:
         """Every step, before clipping, weight decay and the optimizer: change the gradient of the shared weights in place."""
+
+    def after_step(self, batch: Batch, client: ClientContext) -> None:
+        """After every step of local training on shared weights, with the batch of the step: train beside it something that is
+        kept in `client.state`. Not called in extra training with a loss or weights of its own.
+        """
 
     def after_training(self, client: ClientContext) -> None:
         """After the last local step: more local work; fill `client.upload` and `client.state`. It is called again after a query

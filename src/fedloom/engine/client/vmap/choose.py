@@ -61,6 +61,8 @@ def obstacle(experiment: Experiment) -> str | None:
     part = experiment.program.method.the("gradient")
     if part is not None:
         return f"{part.name} computes gradients in its own way, one client at a time"
+    for part in experiment.program.method.hooked("after_step"):
+        return f"{part.name} works after every step, one client at a time"
     if experiment.program.layout.shared_statistics or experiment.program.layout.personal_statistics:
         return "the net keeps running statistics, which every client would have to update by itself"
     if any(isinstance(module, nn.RNNBase) for module in experiment.program.net.modules()):

@@ -7,7 +7,7 @@ tensor is refused by name.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from torch import Tensor
@@ -121,11 +121,12 @@ class FunctionalNet:
                 self._places += [(home, leaf, order[id(t)]) for leaf, t in home.items() if id(t) in order]
 
     def __call__(self, tensors: Sequence[Tensor], part: str, value: Tensor) -> Tensor:
+        """`part`: features, or the name of a module."""
         own = [home[leaf] for home, leaf, _ in self._places]
         try:
             for home, leaf, i in self._places:
                 home[leaf] = tensors[i]
-            output: Tensor = self._net.features(value) if part == "features" else self._net.head(value)
+            output: Tensor = self._net.features(value) if part == "features" else self._net.get_submodule(part)(value)
             return output
         finally:
             for (home, leaf, _), tensor in zip(self._places, own, strict=True):
@@ -143,6 +144,9 @@ class FunctionalModel:
 
     def head(self, features: Tensor) -> Tensor:
         return self._net(self._tensors, "head", features)
+
+    def get_submodule(self, target: str) -> Callable[[Tensor], Tensor]:
+        return lambda value: self._net(self._tensors, target, value)
 
 
 def _tensor(net: Net, name: str) -> Tensor | None:

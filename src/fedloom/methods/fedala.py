@@ -1,0 +1,113 @@
+"""FedALA (Zhang et al., AAAI 2023): before training, each client learns how much of the global model to take, weight by weight.
+
+The claim: the global model brings unwanted information too. A client therefore starts a round from its old model plus a learned
+share W of the difference to the received model, in the upper layers; lower layers are taken as received:
+
+    t = t_old + (t_g - t_old) W,   W <- clip(W - rate * grad_t f_i(t) (t_g - t_old), 0, 1)
+
+W has one number per weight, starts at 1 and is kept between rounds, like the client's model t_old after its last training (the
+initial weights before its first). It is learned on a random `share` of the client's samples, new in every round, in batches of
+the recipe's size: in the client's first learning for up to `first` epochs, until the losses of the last ten epochs, each that
+of its last batch, deviate by less than `threshold`; in later rounds for one epoch. Where the received layers are the old
+ones, as in round 1, nothing is learned. Then the client trains from t as usual.
+
+The client's own model is the served one after this step, from its W and old model; a client that never took part starts at
+W = 1 and the initial weights. f_i is the method's loss without regularizers.
+
+Defaults: rate 1, share 0.8, threshold 0.01 (paper; code 0.1), first = 100 epochs, which the code has not and may run for ever.
+`layers = head` is the paper's p = 1 and the code's layer_idx = 2, which counts tensors; a list names other modules, `all` takes
+every layer. Departures: the code takes a contiguous stretch of the samples, here it is a random subset; it lets absent clients
+learn W in every round too, here only those that take part. A port keeps W in a worker that clients share.
+rate = 0: W stays 1, which is FedAvg. Costs 2 M of client state, and an epoch of `share` of the data.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import replace
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from fedloom.methods.api.context import Batch, ClientContext, TaskInfo, Tensors
+from fedloom.methods.api.hyperparameters import Count, NonNegative, Share
+from fedloom.methods.api.part import Part
+from fedloom.weights import Regions
+
+RECENT = 10  # epochs whose losses decide whether the first learning is over
+
+
+class FedALA(Part):
+    """Before training, each client learns how much of the received upper layers to take."""
+
+    paper = "Zhang et al. 2023, FedALA"
+    variants: ClassVar[frozenset[str]] = frozenset({"layers"})
+    settled: ClassVar[frozenset[str]] = frozenset({"shares", "begun"})
+    layers: str | tuple[str, ...] = "head"
+    rate: NonNegative = 1.0
+    share: Share = 0.8
+    threshold: NonNegative = 0.01
+    first: Count = 100
+
+    def regions(self, regions: Regions) -> Regions:
+        """The layers stay shared; no other part may freeze or keep them."""
+        return regions if self.layers == "all" else replace(regions, decided=regions.keep(*self._layers).decided)
+
+    def client_state(self, weights: Tensor, task: TaskInfo) -> Tensors:
+        return {"old": weights.clone(), "shares": torch.ones_like(weights), "begun": torch.zeros(1)}
+
+    def before_training(self, client: ClientContext) -> None:
+        shares = self._adapt(client)
+        if shares is not None:
+            client.state["shares"], client.state["begun"] = shares, torch.ones(1)
+
+    def extra_training(self, hook: str) -> tuple[()]:
+        return ()  # no step on shared weights
+
+    def after_training(self, client: ClientContext) -> None:
+        client.state["old"] = client.weights
+
+    def personalize(self, client: ClientContext) -> None:
+        self._adapt(client)
+
+    def _adapt(self, client: ClientContext) -> Tensor | None:
+        """Learn W, start the upper layers from the mixture, and return W; None where there is nothing to mix."""
+        received, device = client.weights.clone(), client.weights.device
+        old, shares = (client.state[name].to(device, copy=True) for name in ("old", "shares"))
+        upper = self._upper(client)
+        base, difference = torch.where(upper, old, received), (received - old) * upper
+        if not bool(difference.any()):
+            return None
+        recent: deque[float] = deque(maxlen=RECENT)
+        losses: list[float] = []
+
+        def loss(batch: Batch, own: ClientContext) -> Tensor:
+            value = own.loss(batch)
+            losses.append(float(value.detach()))
+            return value
+
+        order = torch.randperm(client.samples, generator=client.generator)[: int(self.share * client.samples)]
+        for _ in range(1 if bool(client.state["begun"]) else self.first):
+            for batch in client.iterate(order=order):
+                gradient = client.gradient_of(loss, base + difference * shares, batch)
+                shares = (shares - self.rate * gradient * difference).clamp(0, 1)
+            if not losses:
+                break
+            recent.append(losses[-1])
+            if len(recent) == RECENT and float(torch.tensor(recent).std(correction=0)) < self.threshold:
+                break
+        client.weights.copy_(base + difference * shares)
+        return shares
+
+    @property
+    def _layers(self) -> tuple[str, ...]:
+        return (self.layers,) if isinstance(self.layers, str) else self.layers
+
+    def _upper(self, client: ClientContext) -> Tensor:
+        """Which weights are mixed."""
+        upper = torch.full_like(client.weights, self.layers == "all", dtype=torch.bool)
+        for name, view in client.named(upper).items():
+            if any(name.startswith(f"{layer}.") for layer in self._layers):
+                view.fill_(True)
+        return upper
