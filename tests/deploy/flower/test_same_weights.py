@@ -30,6 +30,7 @@ METHODS = [
     "feddrplus",  # a head that is fixed, and a teacher
     "fnr",  # a second act
     "fnr(epochs=1) + scaffold",  # after which controls are computed again, from memory as it was before the round
+    "fedpac",  # a head for each client, sent to it alone
     "moon",  # a whole model remembered
     "feddc",  # knows how many images all clients hold
     "fedexp",  # serves other weights than it trains

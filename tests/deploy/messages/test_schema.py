@@ -56,6 +56,7 @@ GOOD_REPORTS: dict[str, dict[str, Any]] = {
     "train": {"loss": 2.25, "steps": 14, "seconds": 0.25},
     "refine": {"loss": None, "steps": 3},
     "ask": {},
+    "deliver": {},
     "test client": {"correct": 70, "total": 90},
     "keep": {},
     "keys": {},
@@ -79,6 +80,9 @@ GOOD_ORDERS: dict[str, dict[str, Any]] = {
     "refine": WORK
     | {"task": "refine", "arguments": {"round": 4, "part": "fnr", "query": "retrain"}, "base": 4}
     | {"into": 4, "keep": [3], "before": 2},
+    "deliver": WORK
+    | {"task": "deliver", "arguments": {"round": 4, "part": "fedpac", "query": "combine"}, "base": 4}
+    | {"into": 4, "keep": [3], "before": 2},
     "ask": WORK | {"task": "ask", "arguments": {"round": 4, "part": "sphere", "query": "calibrate"}},
     "test client": WORK | {"task": "test client", "arguments": {"round": 4, "personal": True}},
     "keep": WORK,
@@ -86,8 +90,8 @@ GOOD_ORDERS: dict[str, dict[str, Any]] = {
 MESSAGES = 100_000
 OWN = ("client", "row")  # what a node knows itself
 PART = {"round": 4, "part": "sphere", "query": "calibrate"}
-ROWS = ("ask", "refine", "train")  # tasks of a cohort
-WRITES = ("train", "refine")  # tasks after which a client's state has a new version
+ROWS = ("ask", "deliver", "refine", "train")  # tasks of a cohort
+WRITES = ("train", "refine", "deliver")  # tasks after which a client's state has a new version
 
 
 def reply(report: dict[str, Any]) -> dict[str, Any]:

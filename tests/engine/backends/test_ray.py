@@ -74,12 +74,13 @@ def _cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         {"method": "fedavg", "split": "shards:2+noise:0.1", "model": "net.py:net", "eval_every": 1},
         {"method": "scaffold + feddf(steps=3)", "data": HELD},
         {"method": "fnr", "data": HELD, "analyze_every": 2},
+        {"method": "fedpac"},
         {"method": "fedrep(head_epochs=1)"},
         {"method": "sphere"},
         {"method": "scaffold", "vmap": 2},
         {"method": "fedavg", "optimizer": {"name": "adam", "keep": True}, "steps": "2..6", "lr": 0.003},
     ],
-    ids=["fedavg", "scaffold-feddf", "fnr", "fedrep", "sphere", "vmap", "adam"],
+    ids=["fedavg", "scaffold-feddf", "fnr", "fedpac", "fedrep", "sphere", "vmap", "adam"],
 )
 def test_actors_on_two_nodes_give_the_bits_of_local_workers(fields: dict[str, Any]) -> None:
     Path("net.py").write_text(NET)

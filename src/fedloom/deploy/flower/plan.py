@@ -151,8 +151,10 @@ def _occasions(queries: Collection[Query]) -> Iterator[tuple[str, Task]]:
             if any(query.trains for query in queries):
                 yield REFINE, task
         elif "reply" in task.outputs:
-            if any(not query.trains for query in queries):
+            if any(not query.trains and not query.delivers for query in queries):
                 yield QUERY, task
+        elif "state" in task.outputs:
+            continue  # it changes what the site keeps, and nothing leaves
         else:
             yield TEST, task
 

@@ -10,6 +10,7 @@ TRAINING = "local"
 WORK = "work"  # the local work of a client, where the recipe gives a range
 REFINING = "act"  # a query that trains
 ASKING = "tell"  # a query that trains nothing
+DELIVERING = "deliver"  # a message to one client
 FINE_TUNING = "tune"
 DETACHED = "aside"  # training of other weights than the client's own
 
@@ -17,6 +18,7 @@ FORWARD_BEFORE_TRAINING = "forward-before"
 FORWARD_TRAINING = "forward"
 FORWARD_AFTER_STEP = "forward-after-step"
 FORWARD_REFINING = "forward-act"
+FORWARD_DELIVERING = "forward-deliver"
 FORWARD_FINE_TUNING = "forward-tune"
 FORWARD_PERSONALIZING = "forward-own"
 FORWARD_DETACHED = "forward-aside"

@@ -96,10 +96,14 @@ class Replica:
         layout, weights = self.layout, self.weights
         views.up["w"].copy_(weights.vector[: layout.shared])
         views.up["statistics"].copy_(weights.statistics[: layout.shared_statistics])
-        if "personal" in views.state:
-            views.state["personal"].copy_(weights.vector[layout.shared : layout.trained])
-        if "statistics" in views.state:
-            views.state["statistics"].copy_(self._own_statistics())
+        self.keep(views.state)
+
+    def keep(self, state: Mapping[str, Tensor]) -> None:
+        """Write the personal regions to the client's state."""
+        if "personal" in state:
+            state["personal"].copy_(self.weights.vector[self.layout.shared : self.layout.trained])
+        if "statistics" in state:
+            state["statistics"].copy_(self._own_statistics())
 
     def _own_statistics(self) -> Tensor:
         begin = self.layout.shared_statistics

@@ -1,4 +1,5 @@
-"""Queries of parts to clients: further training of some clients of the cohort, or sums over all clients' data."""
+"""Queries of parts to clients: further training of some clients of the cohort, messages to single ones, or sums over all
+clients' data."""
 
 from __future__ import annotations
 
@@ -7,10 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 from torch import Tensor
 
 from fedloom.engine.server.acceptance import Acceptance
-from fedloom.engine.server.aggregation import RoundServer
+from fedloom.engine.server.aggregation import RoundServer, Upload, flaw
 from fedloom.engine.server.machinery import Machinery
 from fedloom.engine.tasks import Assignment
-from fedloom.engine.tasks.query import Ask, Refine, state_to_refine
+from fedloom.engine.tasks.query import Ask, Deliver, Refine, state_to_refine
 from fedloom.engine.tensor_layout import scoped
 from fedloom.errors import FedloomError
 
@@ -38,17 +39,18 @@ class Queries:
         if query.trains:
             self._refine(server, part, name, clients or ())
             return {}
+        if query.delivers:
+            self._deliver(server, part, name, clients or ())
+            return {}
         return self._sum(server, part, name)
 
     def _refine(self, server: RoundServer, part: str, query: str, clients: Sequence[int]) -> None:
         """Some clients of the cohort train further; their uploads are replaced."""
         machinery, messages = self.machinery, self.program.messages
         number, buffers = machinery.state.round + 1, machinery.buffers
-        accepted = {upload.client: upload for upload in server.accepted}
+        accepted = self._asked(server, part, clients)
         assignments = []
         for client in clients:
-            if client not in accepted:
-                raise FedloomError(f"method: {part} asks client {client} again, which is not in this round's cohort")
             row = accepted[client].row
             before, after = machinery.client_state.get(client), buffers.state_rows[row]
             state = state_to_refine(self.program.method, messages.state, part, before, after)
@@ -67,6 +69,31 @@ class Queries:
         server.accepted = self.acceptance.plausible(server.accepted)
         server.down += len(assignments) * messages.message.payload_of(f"{part}.{query}")
         server.up += len(assignments) * messages.up.payload
+
+    def _deliver(self, server: RoundServer, part: str, query: str, clients: Sequence[int]) -> None:
+        """A message to some clients of the cohort, which change their own state; one that is lost leaves it as it was."""
+        machinery, messages, buffers = self.machinery, self.program.messages, self.machinery.buffers
+        accepted, number = self._asked(server, part, clients), machinery.state.round + 1
+        rows = [accepted[client].row for client in clients]
+        prepares = [
+            self._restore_row(row, buffers.up_rows[row].clone(), buffers.state_rows[row].clone()) for row in rows
+        ]
+        assignments = [
+            Assignment(Deliver(client, number, row, part, query), 1, prepare)
+            for client, row, prepare in zip(clients, rows, prepares, strict=True)
+        ]
+        for row, prepare, report in zip(rows, prepares, machinery.work(assignments), strict=True):
+            if report is None or "lost" in report or flaw(messages.state, buffers.views(row).state):
+                prepare(0)
+        server.down += len(assignments) * messages.message.payload_of(f"{part}.{query}")
+
+    def _asked(self, server: RoundServer, part: str, clients: Sequence[int]) -> dict[int, Upload]:
+        """The accepted uploads by client; all of these clients must be among them."""
+        accepted = {upload.client: upload for upload in server.accepted}
+        for client in clients:
+            if client not in accepted:
+                raise FedloomError(f"method: {part} asks client {client} again, which is not in this round's cohort")
+        return accepted
 
     def _sum(self, server: RoundServer, part: str, query: str) -> dict[str, Tensor]:
         """The replies of all clients under the current weights, summed in client order; as many at a time as there are rows."""

@@ -1,4 +1,4 @@
-"""A client's answer to one of a part's queries: further training, or sums over its data."""
+"""A client's answer to one of a part's queries: further training, sums over its data, or a change of its own state."""
 
 from __future__ import annotations
 
@@ -101,6 +101,43 @@ class Ask(CohortTask):
             part = replica.experiment.program.method.named(self.part)
             part.answer(self.query, scoped(buffers.message, self.query_scope), client.contexts[self.part])
         clock.worked()
+        return clock.report()
+
+
+@dataclass(frozen=True)
+class Deliver(CohortTask):
+    """A message to one client of the cohort, which changes its own state and personal regions, and nothing else.
+
+    The client sees the weights that were broadcast in this round, with its personal regions as training left them.
+    """
+
+    kind: ClassVar[str] = "deliver"
+    remote: ClassVar[bool] = True
+    part: str
+    query: str
+
+    @property
+    def inputs(self) -> tuple[Input, ...]:
+        return ("broadcast", "upload", "state", "message")
+
+    @property
+    def outputs(self) -> tuple[Output, ...]:
+        return ("state",)
+
+    @property
+    def query_scope(self) -> str:
+        return f"{self.part}.{self.query}"
+
+    def perform(self, replica: Replica, buffers: SharedBuffers, worker: int) -> Report:
+        clock, views = TaskClock(), buffers.views(self.row)
+        replica.receive(views.down, views.state, self.round)
+        clock.received()
+        client = Client(replica, self.client, self.round, views, purpose=purposes.DELIVERING)
+        with seeded(replica.recipe.seed, purposes.FORWARD_DELIVERING, self.part, self.round, self.client):
+            part = replica.experiment.program.method.named(self.part)
+            part.answer(self.query, scoped(buffers.message, self.query_scope), client.contexts[self.part])
+        clock.worked()
+        replica.keep(views.state)
         return clock.report()
 
 

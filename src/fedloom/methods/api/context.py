@@ -67,13 +67,15 @@ class RunPlan:
 class Query:
     """A question that the server may ask clients beside training: tensors of the shapes of message and reply.
 
-    `trains`: the client continues from the weights that it uploaded in this round, and its upload is replaced. Otherwise
-    nothing is trained, and the replies of all clients are summed in client order.
+    `trains`: the client continues from the weights that it uploaded in this round, and its upload is replaced. `delivers`: the
+    message is for single clients, whose answer changes nothing but their own state and personal regions; there is no reply.
+    Otherwise nothing is trained, and the replies of all clients are summed in client order.
     """
 
     message: Tensors = field(default_factory=dict)
     reply: Tensors = field(default_factory=dict)
     trains: bool = False
+    delivers: bool = False
 
 
 @dataclass(frozen=True)
@@ -367,8 +369,9 @@ class ServerContext(Protocol):
     def ask(
         self, query: str, message: Mapping[str, Tensor] | None = None, clients: Sequence[int] | None = None
     ) -> Mapping[str, Tensor]:
-        """Send a declared query. One that `trains` goes to the given clients of the cohort and replaces their uploads. Any
-        other goes to all clients with the current weights; the sums of their replies are returned in double precision.
+        """Send a declared query. One that `trains` goes to the given clients of the cohort and replaces their uploads; one that
+        `delivers` goes to them too, a call for each message. Any other goes to all clients with the current weights; the sums
+        of their replies are returned in double precision.
         """
         ...
 

@@ -181,7 +181,8 @@ class Part(BaseModel):
 
     def answer(self, query: str, message: Mapping[str, Tensor], client: ClientContext) -> None:
         """When one of this part's queries arrives: fill `client.reply`. If the query trains, continue from the uploaded weights
-        and fill `client.upload` and `client.state`.
+        and fill `client.upload` and `client.state`; if it delivers, change `client.state` or personal regions in
+        `client.storage`.
         """
 
     # on the server

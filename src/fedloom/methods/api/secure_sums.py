@@ -33,7 +33,7 @@ def check_sums(method: Method, weighting: str, queries: Mapping[str, Query]) -> 
     """Refuse, by name, a method that needs more of its clients than weighted sums. `queries`: of all parts, "part.query"."""
     for part in method.parts:
         asked = [query for name, query in queries.items() if name.startswith(part.name + ".")]
-        if any(query.trains for query in asked):  # goes to single clients, whatever a part says
+        if any(query.trains or query.delivers for query in asked):  # goes to single clients, whatever a part says
             _refuse(part, "queries")
         if part.sums is None and (hook := next((name for name in SEES if part.defines(name)), None)):
             _refuse(part, hook)
