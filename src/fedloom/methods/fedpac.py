@@ -108,7 +108,7 @@ class FedPAC(Part):
 
     def answer(self, query: str, message: Mapping[str, Tensor], client: ClientContext) -> None:
         tensors = _head(client)
-        pieces = message["head"].split([tensor.numel() for tensor in tensors])
+        pieces = torch.split(message["head"], [tensor.numel() for tensor in tensors])
         for tensor, piece in zip(tensors, pieces, strict=True):
             tensor.copy_(piece.view(tensor.shape))
 

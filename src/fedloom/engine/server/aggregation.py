@@ -78,12 +78,14 @@ class RoundServer:
         state: State,
         uploads: Sequence[Upload],
         ask: Callable[[RoundServer, str, str, Mapping[str, Tensor], Sequence[int] | None], Mapping[str, Tensor]],
+        down: int = 0,
+        up: int = 0,
     ) -> None:
         self.state, self.accepted, self.ask = state, list(uploads), ask
         recipe = state.experiment.recipe
         self.lr, self.momentum = recipe.rate(state.round + 1), recipe.momentum
         self._recipe = recipe
-        self.down = self.up = 0  # bytes of queries
+        self.down, self.up = down, up  # bytes of queries
         self._generators: dict[str, torch.Generator] = {}  # by part
 
     @property

@@ -32,14 +32,16 @@ class Federation(Machinery):
         """Run one round; returns its line of rounds.jsonl."""
         self.clock, number = RoundClock(), self.state.round + 1
         cohort = self.cohort(number) if cohort is None else cohort
+        acceptance = Acceptance(self.experiment, self.state, self.buffers)
+        asked = self.initialize(acceptance) if number == 1 else (0, 0)
+        fixed = len(cohort) * self.state.changed_fixed
         sent = self.broadcast()
         inspection = Inspection(self, self.callback, number, sent)
 
-        acceptance = Acceptance(self.experiment, self.state, self.buffers)
         uploads = self.train(cohort, number, acceptance)
         inspection.clients_trained(uploads)
 
-        server = RoundServer(self.state, uploads, Queries(self, acceptance).ask)
+        server = RoundServer(self.state, uploads, Queries(self, acceptance).ask, asked[0] + fixed, asked[1])
         with self.clock.phase("aggregation"), self.state.restored_on_error(self._may_fail):
             if uploads or acceptance.needs_none:
                 self.aggregate(server, acceptance, cohort)
@@ -50,6 +52,14 @@ class Federation(Machinery):
 
         self.commit(server.accepted, number)
         return {**round_line(self.experiment.program, number, cohort, server, acceptance.lost, self.clock), **entries}
+
+    def initialize(self, acceptance: Acceptance) -> tuple[int, int]:
+        """What parts do before the first round; returns the bytes that went down and up."""
+        server = RoundServer(self.state, (), Queries(self, acceptance).ask)
+        for part in self.experiment.program.method.hooked("initialize"):
+            part.initialize(server.context(part))
+            self.state.check(f"what {part.name} does at the beginning")
+        return server.down, server.up
 
     def cohort(self, round: int) -> list[int]:
         """Sample the clients of a round: a function of seed and round alone."""

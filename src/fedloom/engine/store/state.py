@@ -39,6 +39,12 @@ class State:
             sent.update(prefixed(part.broadcast(scoped(self.state, part.name)), part.name))
         return sent
 
+    @property
+    def changed_fixed(self) -> int:
+        """Bytes of the fixed tensors that are not as at initialization, which clients know, so that they have to be sent."""
+        initial = self.experiment.program.messages.fixed
+        return sum(t.nbytes for name, t in self.fixed.items() if not torch.equal(t, initial[name]))
+
     def served(self) -> dict[str, Tensor]:
         """The same tensors with the weights that the method serves: those that are evaluated and handed out."""
         part = self.experiment.program.method.the("served_weights")

@@ -376,5 +376,5 @@ class ServerContext(Protocol):
         ...
 
     def set_frozen(self, name: str, value: Tensor) -> None:
-        """In `finalize`: replace a frozen tensor (see `final_tensors`) for everyone."""
+        """Replace a frozen tensor (see `final_tensors`) for everyone, in any hook of the server."""
         ...

@@ -55,6 +55,7 @@ HOOKS: dict[str, Hook] = {
     "after_step": Hook("client", "in order", does="works after every step of clients", needs_shared=True),
     "after_training": Hook("client", "in order"),
     "answer": Hook("client", "own", does="asks clients a second time"),
+    "initialize": Hook("server", "in order", does="asks clients before the first round"),
     "after_uploads": Hook("server", "in order", does="works on the uploads of single clients"),
     "aggregate": Hook(
         "server",

@@ -131,7 +131,7 @@ class Part(BaseModel):
         return {}
 
     def final_tensors(self) -> tuple[str, ...]:
-        """Once: names of frozen tensors that `finalize` replaces."""
+        """Once: names of frozen tensors that the server replaces, in `finalize` or in every round."""
         return ()
 
     def extra_training(self, hook: Literal["after_training", "answer"]) -> Sequence[tuple[int, Data]] | None:
@@ -186,6 +186,9 @@ class Part(BaseModel):
         """
 
     # on the server
+    def initialize(self, server: ServerContext) -> None:
+        """Before the first round: send queries that train nothing, and fill the server state from their replies."""
+
     def after_uploads(self, server: ServerContext) -> None:
         """Before aggregation: look at the uploads; `server.ask` sends queries to clients."""
 

@@ -17,6 +17,7 @@ from fedloom.methods.api.hooks import does
 from fedloom.methods.api.part import Method, Part
 
 SEES = (
+    "initialize",
     "after_uploads",
     "aggregate",
     "server_step",
@@ -44,8 +45,7 @@ def check_sums(method: Method, weighting: str, queries: Mapping[str, Query]) -> 
             )
         if asked:
             raise FedloomError(
-                f"{part.name} asks every client at the end of the run for sums over its data, which are not masked; "
-                f"leave out one of the two"
+                f"{part.name} asks every client for sums over its data, which are not masked; leave out one of the two"
             )
 
 
