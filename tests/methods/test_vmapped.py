@@ -15,6 +15,8 @@ FIELDS: dict[str, Any] = {"rounds": 2, "epochs": 2, "batch": 24, "clients": 6, "
 REFUSED = {
     "fedsol": "fedsol computes gradients in its own way",
     "perfedavg": "perfedavg computes gradients in its own way",
+    "sam": "sam computes gradients in its own way",
+    "fedlesam": "fedlesam computes gradients in its own way",
     "fedgen": "the loss of fedgen asks for client.generator",
     "gela": "the net keeps running statistics",
     "agn": "the net keeps running statistics",
