@@ -2,8 +2,8 @@
 
     R = ||K||_F^2 / d^2,   K = correlation matrix of the batch's features (d x d), deviations guarded by 1e-8
 
-The diagonal of K is constant, so only correlations between features are pushed to zero; R is zero for batches of one sample.
-R does not depend on the scale or the mean of a feature.
+The diagonal of K is constant, so only correlations between features are pushed to zero; R is zero for batches of one sample. R
+does not depend on the scale or the mean of a feature.
 
 Departure: the authors' code uses the mean of the off-diagonal entries of (Z^T Z)^2 / N, Z the standardized features, which is
 (N - 1)^2 / N times larger (62 at batch 64) up to the diagonal; `scale = code` gives that, for which their weights 0.1

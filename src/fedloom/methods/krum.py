@@ -5,12 +5,12 @@
     multi-Krum: w <- the mean of the m uploads with the smallest scores (keep = m)
 
 n is the number of accepted uploads, f (`malicious`) the number of malicious clients that must be tolerated. The rule is sound
-for n >= 2 f + 3; it is refused where a full round is smaller, and so is m > n - f, which would average a malicious upload. In a
-round with fewer uploads, f and then m are lowered to what fits; of fewer than three uploads the mean is taken. Published codes
-differ (distances that are not squared or squared twice, n - f or n - f - 1 neighbours, a sum in place of the mean); this is the
-paper's rule. Chosen uploads are averaged without weights, since a number of samples is one more claim of a malicious client.
-Scores are computed in double precision; equal scores are ranked by client order. Running statistics of normalizers are averaged
-over all uploads; see robust.py. keep=null is the largest m with a proof, n - f - 2 (`multikrum`).
+for n >= 2 f + 3; it is refused where a full round is smaller, and so is m > n - f, which would average a malicious upload. In
+a round with fewer uploads, f and then m are lowered to what fits; of fewer than three uploads the mean is taken. Published
+codes differ (distances that are not squared or squared twice, n - f or n - f - 1 neighbours, a sum in place of the mean); this
+is the paper's rule. Chosen uploads are averaged without weights, since a number of samples is one more claim of a malicious
+client. Scores are computed in double precision; equal scores are ranked by client order. Running statistics of normalizers are
+averaged over all uploads; see robust.py. keep=null is the largest m with a proof, n - f - 2 (`multikrum`).
 """
 
 from __future__ import annotations

@@ -83,6 +83,7 @@ class RoundServer:
         recipe = state.experiment.recipe
         self.lr, self.momentum = recipe.rate(state.round + 1), recipe.momentum
         self._recipe = recipe
+        self.aggregate: Tensor | None = None  # what the uploads were aggregated to, before the server's step
         self.down = self.up = 0  # bytes of queries
         self._generators: dict[str, torch.Generator] = {}  # by part
 
@@ -138,6 +139,12 @@ class PartServerContext:
     @property
     def shares(self) -> list[float]:
         return self._server.shares
+
+    @property
+    def aggregate(self) -> Tensor:
+        if self._server.aggregate is None:
+            raise FedloomError(f"method: {self._part.name} asks for the aggregate before there is one")
+        return self._server.aggregate
 
     @property
     def uploads(self) -> list[Tensor]:

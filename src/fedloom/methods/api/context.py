@@ -335,6 +335,10 @@ class ServerContext(Protocol):
     @property
     def weights(self) -> Tensor: ...  # the old weights before aggregation, the new ones after it
     @property
+    def aggregate(
+        self,
+    ) -> Tensor: ...  # in `after_aggregation`: the aggregate before the server step; not to be changed
+    @property
     def state(self) -> Slots: ...
 
     def extras(self, name: str) -> Sequence[Tensor]:
