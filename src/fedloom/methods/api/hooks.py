@@ -55,6 +55,13 @@ HOOKS: dict[str, Hook] = {
     "after_training": Hook("client", "in order"),
     "answer": Hook("client", "own", does="asks clients a second time"),
     "after_uploads": Hook("server", "in order", does="works on the uploads of single clients"),
+    "weigh_uploads": Hook(
+        "server",
+        "exclusive",
+        decides="how much each upload counts",
+        does="weighs uploads in its own way",
+        needs_shared=True,
+    ),
     "aggregate": Hook(
         "server",
         "exclusive",

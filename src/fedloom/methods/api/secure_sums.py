@@ -18,6 +18,7 @@ from fedloom.methods.api.part import Method, Part
 
 SEES = (
     "after_uploads",
+    "weigh_uploads",
     "aggregate",
     "server_step",
     "uploads",
