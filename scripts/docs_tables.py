@@ -44,12 +44,14 @@ SHOWN = 3  # hyper-parameters in the short table
 GROUPS: dict[str, Callable[[Part], bool]] = {
     "head": lambda part: "head" in part.replaces,
     "normalizer": lambda part: part.defines("build") and not (part.defines("regularizer") or part.defines("regions")),
-    "data": lambda part: part.central_data == "all" or not part.shares,
+    "data": lambda part: part.central_data == "all" or not (part.shares or part.defines("uploads")),
+    "queries": lambda part: part.defines("queries"),
     "shared weights": lambda part: part.defines("regions"),
-    "aggregation": lambda part: part.defines("aggregate") and not part.defines("correct_gradient"),
+    "aggregation": lambda part: (
+        part.defines("weigh_uploads") or (part.defines("aggregate") and not part.defines("correct_gradient"))
+    ),
     "server step": lambda part: part.defines("server_step"),
     "server training": lambda part: part.defines("server_training"),
-    "queries": lambda part: part.defines("queries"),
     "gradient": lambda part: part.defines("gradient") or part.defines("correct_gradient"),
     "loss": lambda part: part.defines("loss") or part.defines("regularizer"),
     "personal model": lambda part: True,

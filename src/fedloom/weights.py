@@ -53,6 +53,10 @@ class Regions:
         """Trained and kept by each client: never uploaded, never averaged."""
         return self._decide("personal", which)
 
+    def share(self, *which: str) -> Regions:
+        """Trained and sent, as without any decision; another part may then not decide otherwise."""
+        return self._decide("shared", which)
+
     def select(self, *which: str) -> list[str]:
         """Names of the tensors in these regions, which do not overlap, or under these module names (`body.conv1`)."""
         return [

@@ -17,6 +17,8 @@ REFUSED = {
     "perfedavg": "perfedavg computes gradients in its own way",
     "pfedme": "pfedme computes gradients in its own way",
     "apfl": "apfl works after every step",
+    "sam": "sam computes gradients in its own way",
+    "fedlesam": "fedlesam computes gradients in its own way",
     "fedgen": "the loss of fedgen asks for client.generator",
     "gela": "the net keeps running statistics",
     "agn": "the net keeps running statistics",

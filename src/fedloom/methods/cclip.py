@@ -4,8 +4,9 @@
 
 v is the update of the last round, zero before the first. The authors clip workers' momentum; here, as in federated averaging,
 what a client sends is its whole update, so `radius` is in units of an update. A client moves v by at most radius / n in a
-pass. Clients are not weighted. radius = infinity would be the mean; `clipped` is the same around zero, with weights. Default
-passes = 1 (authors: 1 or 3). The authors' radius, 100 or 10, belongs to momentum of gradients.
+pass. Clients are not weighted. A very large radius is the mean; `clipped` clips around zero, with weights. Default passes = 1
+(authors: 1 or 3). The authors' radius, 100 or 10, belongs to momentum of gradients; ours is 1, about the length of an update
+of a small net. v is the rule's own aggregate, whatever a server step (fedavgm) makes of it.
 """
 
 from __future__ import annotations

@@ -2,12 +2,13 @@
 
     R = ||K||_F^2 / d^2,   K = correlation matrix of the batch's features (d x d), deviations guarded by 1e-8
 
-The diagonal of K is constant, so only correlations between features are pushed to zero; R is zero for batches of one sample.
-R does not depend on the scale or the mean of a feature.
+The diagonal of K is constant, so only correlations between features are pushed to zero; R is zero for batches of one sample. R
+does not depend on the scale or the mean of a feature.
 
 Departure: the authors' code uses the mean of the off-diagonal entries of (Z^T Z)^2 / N, Z the standardized features, which is
 (N - 1)^2 / N times larger (62 at batch 64) up to the diagonal; `scale = code` gives that, for which their weights 0.1
-(CIFAR-10, TinyImageNet) and 0.05 (CIFAR-100) were chosen. It is the default, so that published weights mean the same.
+(CIFAR-10, TinyImageNet) and 0.05 (CIFAR-100) were chosen. It is the default, so that published weights mean the same. Features
+are those that enter the head: before normalization in `decorr + fn`.
 """
 
 from __future__ import annotations
@@ -33,15 +34,15 @@ class Decorr(Part):
 
     def regularizer(self, batch: Batch, client: ClientContext) -> Tensor:
         samples, dim = batch.features.shape
-        if samples < 2:
+        if samples < 2 or dim < 2:
             return batch.features.new_zeros(())
         centered = batch.features - batch.features.mean(0)
         standard = centered / torch.sqrt(centered.square().sum(0) / (samples - 1) + 1e-8)
         gram = standard.T @ standard
         if self.scale == "paper":
             return self.weight * (gram / (samples - 1)).square().sum() / dim**2
-        off = gram.square().sum() - gram.diagonal().square().sum()
-        return self.weight * off / (dim * (dim - 1)) / samples
+        between = gram - torch.diag_embed(gram.diagonal())
+        return self.weight * between.square().sum() / (dim * (dim - 1)) / samples
 
 
 alias("feddecorr", "decorr")

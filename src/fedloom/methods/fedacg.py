@@ -5,10 +5,12 @@
     server:  m <- lambda m + mean over S of (w_i - sent),   w_g <- w_g + m = mean over S of w_i
 
 Nothing but the weights is sent. The model that is evaluated is w_g, not the point that is sent. The penalty has no factor 1/2,
-as in the authors' code (the paper prints beta/2). lambda = beta = 0 is FedAvg; round 1 is FedProx with mu = 2 beta. m covers
-the shared weights. Defaults lambda = 0.85, beta = 0.001 (authors' code).
+as in the authors' code (the paper prints beta/2). lambda = beta = 0 is FedAvg; round 1 is FedProx with mu = 2 beta. m and the
+penalty cover the shared weights (the body in `fedacg + babu`); statistics of normalizers are averaged and have no momentum.
+The mean may be another part's aggregate (`krum + fedacg`). Defaults lambda = 0.85, beta = 0.001 (authors' code).
 
-In the engine the training state is what is sent; w_g = sent - lambda m is served.
+In the engine the training state is what is sent, so what other parts call the global weights (a teacher's, a proximal
+center's) is the sent point; w_g = sent - lambda m is served.
 """
 
 from __future__ import annotations

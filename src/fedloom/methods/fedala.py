@@ -24,7 +24,6 @@ rate = 0: W stays 1, which is FedAvg. Costs 2 M of client state, and an epoch of
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import replace
 from typing import ClassVar
 
 import torch
@@ -51,8 +50,7 @@ class FedALA(Part):
     first: Count = 100
 
     def regions(self, regions: Regions) -> Regions:
-        """The layers stay shared; no other part may freeze or keep them."""
-        return regions if self.layers == "all" else replace(regions, decided=regions.keep(*self._layers).decided)
+        return regions if self.layers == "all" else regions.share(*self._layers)
 
     def client_state(self, weights: Tensor, task: TaskInfo) -> Tensors:
         return {"old": weights.clone(), "shares": torch.ones_like(weights), "begun": torch.zeros(1)}

@@ -1,7 +1,8 @@
 """FedUV (Son et al., 2024): the uniformity of features and the variance of predictions are kept up on every client.
 
     V = mean_c max(0, 1/sqrt(C) - std over the batch of softmax(z)_c)
-    U = mean over pairs i < j of exp(-||f_i - f_j||^2 / m),   m = median of the squared distances that are not zero
+    U = mean over pairs i < j of exp(-||f_i - f_j||^2 / m),   m = median of the squared distances that are not zero (the lower
+        of two middle ones)
     R = variance V + uniformity U
 
 1/sqrt(C) is the deviation of a one-hot class column over balanced classes, so V is zero for confident, balanced predictions.
@@ -36,8 +37,10 @@ class FedUV(Part):
 
 
 def _uniformity(features: Tensor) -> Tensor:
-    squares = features.square().sum(1)
-    rows, columns = torch.triu_indices(len(features), len(features), offset=1, device=features.device)
-    apart = (squares[rows] + squares[columns] - 2 * (features @ features.T)[rows, columns]).clamp(min=0)
-    median = apart.where(apart > 0, torch.full_like(apart, torch.nan)).nanmedian()
-    return torch.where(median > 0, torch.exp(-apart / median), torch.zeros_like(apart)).mean()
+    apart = torch.nn.functional.pdist(
+        features
+    ).square()  # of a pair of equal features: exactly 0, and so is its gradient
+    median = apart.where(apart > 0, torch.nan).nanmedian()
+    alike = median.isnan()
+    value = torch.exp(-apart / median.where(~alike, 1.0)).mean()
+    return value.where(~alike, 0.0)

@@ -4,12 +4,13 @@
     krum:       w <- the upload with the smallest score
     multi-Krum: w <- the mean of the m uploads with the smallest scores (keep = m)
 
-n is the number of accepted uploads, f the number of malicious clients that must be tolerated. The rule is sound for n >= 2 f +
-3; it is refused where a full round is smaller. In a round with fewer uploads than that, f is lowered to what fits, and with
-fewer than three uploads their median is taken. Published codes differ (distances that are not squared or squared twice, n - f
-or n - f - 1 neighbours, a sum in place of the mean); this is the paper's rule. Chosen uploads are averaged without weights,
-since a number of samples is one more claim of a malicious client. Scores are computed in double precision; equal scores are
-ranked by client order. Running statistics of normalizers are averaged over all uploads; see robust.py.
+n is the number of accepted uploads, f (`malicious`) the number of malicious clients that must be tolerated. The rule is sound
+for n >= 2 f + 3; it is refused where a full round is smaller, and so is m > n - f, which would average a malicious upload. In
+a round with fewer uploads, f and then m are lowered to what fits; of fewer than three uploads the mean is taken. Published
+codes differ (distances that are not squared or squared twice, n - f or n - f - 1 neighbours, a sum in place of the mean); this
+is the paper's rule. Chosen uploads are averaged without weights, since a number of samples is one more claim of a malicious
+client. Scores are computed in double precision; equal scores are ranked by client order. Running statistics of normalizers are
+averaged over all uploads; see robust.py. keep=null is the largest m with a proof, n - f - 2 (`multikrum`).
 """
 
 from __future__ import annotations
@@ -26,7 +27,6 @@ from fedloom.methods.api.context import RunPlan, ServerContext
 from fedloom.methods.api.hyperparameters import Count
 from fedloom.methods.api.part import Part
 from fedloom.methods.api.registry import alias
-from fedloom.methods.robust import middle
 
 
 class Krum(Part):
@@ -36,25 +36,28 @@ class Krum(Part):
     bounds: ClassVar[bool] = True
     variants: ClassVar[frozenset[str]] = frozenset({"keep"})
     malicious: Annotated[int, Field(ge=0)] = 1
-    keep: Count | None = 1  # None: n - malicious - 2
+    keep: Count | None = 1  # m; None: n - malicious - 2
 
     def check(self, plan: RunPlan) -> None:
-        needed = 2 * self.malicious + 3
+        needed, honest = 2 * self.malicious + 3, plan.task.cohort - self.malicious
         if plan.task.cohort < needed:
             raise FedloomError(
-                f"method: {self.name}(malicious={self.malicious}) needs {needed} clients or more in a round; it has "
-                f"{plan.task.cohort}"
+                f"with malicious={self.malicious} it needs {needed} clients or more in a round, and there are "
+                f"{plan.task.cohort}; lower malicious, or sample more clients"
             )
+        if self.keep is not None and self.keep > honest:
+            raise FedloomError(f"keep={self.keep} is more than the {honest} honest clients of a round; lower keep")
 
     def aggregate(self, server: ServerContext) -> Tensor:
         uploads = server.uploads
         if len(uploads) < 3:
-            return middle(server)
+            return torch.stack(list(uploads)).mean(0)
         malicious = min(self.malicious, (len(uploads) - 3) // 2)
         neighbours = len(uploads) - malicious - 2
         scores = distances(uploads).sort(1).values[:, 1 : 1 + neighbours].sum(1)  # the nearest to each is itself
-        best = scores.sort(stable=True).indices[: self.keep or neighbours]
-        return torch.stack([uploads[int(i)] for i in best.sort().values]).mean(0)
+        keep = neighbours if self.keep is None else min(self.keep, len(uploads) - malicious)
+        best = scores.sort(stable=True).indices[:keep].sort().values
+        return torch.stack([uploads[int(i)] for i in best]).mean(0)
 
 
 def distances(vectors: Sequence[Tensor]) -> Tensor:

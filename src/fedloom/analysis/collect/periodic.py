@@ -19,9 +19,8 @@ from fedloom.analysis.collect.probe import Prober
 from fedloom.analysis.collect.round_means import alignment, norms, train_counts
 from fedloom.analysis.drift import drift
 from fedloom.analysis.numbers import to_json
-from fedloom.engine.server.aggregation import Upload
+from fedloom.engine.server.aggregation import RoundServer, Upload
 from fedloom.engine.server.callback import Machinery, RunCallback
-from fedloom.engine.server.shares import client_shares
 from fedloom.io.files import append_line, read_lines, replace_lines
 
 IMAGES, SERVER_IMAGES = 200, 500
@@ -49,7 +48,7 @@ class PeriodicAnalysis(RunCallback):
             for upload, report in zip(uploads, reports, strict=True)
             if report is not None
         ]
-        shares = client_shares([upload.samples for upload in uploads], experiment.recipe)
+        shares = RoundServer(state, uploads).shares
         line: dict[str, Any] = {
             "round": state.round + 1,
             "clients": [upload.client for upload in uploads],

@@ -17,9 +17,8 @@ from fedloom.analysis.collect.replay import StopReplayError
 from fedloom.analysis.collect.round_means import train_counts
 from fedloom.analysis.drift import Drift, drift
 from fedloom.analysis.numbers import mean
-from fedloom.engine.server.aggregation import Upload
+from fedloom.engine.server.aggregation import RoundServer, Upload
 from fedloom.engine.server.callback import Machinery, RunCallback
-from fedloom.engine.server.shares import client_shares
 
 
 class Recorder(RunCallback):
@@ -56,7 +55,7 @@ class Recorder(RunCallback):
         self.local = {u.client: report for u, report in zip(uploads, reports, strict=True) if report is not None}
         self.clients = list(self.local)
         self.steps = {upload.client: upload.steps for upload in uploads}
-        shares = client_shares([upload.samples for upload in uploads], machinery.experiment.recipe)
+        shares = RoundServer(machinery.state, uploads).shares
         self.drift = drift(sent["w"], [upload.tensors["w"] for upload in uploads], shares)
         self.drift_clients = [upload.client for upload in uploads]
         self._uploaded = {upload.client: machinery.buffers.up_rows[upload.row].clone() for upload in uploads}

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.func import functional_call
 
-from fedloom.engine.server.shares import client_shares
+from fedloom.engine.server.shares import bounded, client_shares
 from fedloom.engine.store.state import State
 from fedloom.engine.tensor_layout import TensorLayout, scoped
 from fedloom.errors import FedloomError
@@ -70,27 +72,39 @@ def weighted_sum(vectors: Sequence[Tensor], shares: Sequence[float], out: Tensor
     return total
 
 
+Ask = Callable[["RoundServer", str, str, Mapping[str, Tensor], Sequence[int] | None], Mapping[str, Tensor]]
+
+
+def ask_nobody(server: RoundServer, part: str, *_: object) -> Mapping[str, Tensor]:
+    raise FedloomError(f"method: {part} asks clients where there is nobody to ask")
+
+
 class RoundServer:
     """The accepted uploads of one round."""
 
     def __init__(
-        self,
-        state: State,
-        uploads: Sequence[Upload],
-        ask: Callable[[RoundServer, str, str, Mapping[str, Tensor], Sequence[int] | None], Mapping[str, Tensor]],
-        down: int = 0,
-        up: int = 0,
+        self, state: State, uploads: Sequence[Upload], ask: Ask = ask_nobody, down: int = 0, up: int = 0
     ) -> None:
         self.state, self.accepted, self.ask = state, list(uploads), ask
         recipe = state.experiment.recipe
         self.lr, self.momentum = recipe.rate(state.round + 1), recipe.momentum
         self._recipe = recipe
+        self.aggregate: Tensor | None = None  # what the uploads were aggregated to, before the server's step
         self.down, self.up = down, up  # bytes of queries
         self._generators: dict[str, torch.Generator] = {}  # by part
 
     @property
     def shares(self) -> list[float]:
-        return client_shares([upload.samples for upload in self.accepted], self._recipe)
+        """Of the recipe, or of the one part that weighs uploads; at most `deploy.max_share` in both cases."""
+        shares = client_shares([upload.samples for upload in self.accepted], self._recipe)
+        part = self.state.experiment.program.method.the("weigh_uploads")
+        if part is None or not shares:
+            return shares
+        weights = [float(weight) for weight in part.weigh_uploads(shares, self.context(part))]
+        if len(weights) != len(shares) or not all(0 <= weight < math.inf for weight in weights):
+            raise FedloomError(f"method: {part.name} weighs {len(shares)} uploads by {weights}")
+        total = sum(weights)
+        return bounded([weight / total for weight in weights], self._recipe.deploy.max_share) if total else shares
 
     def average(self, name: str, out: Tensor | None = None) -> Tensor:
         """The mean of one uploaded tensor, weighted by the clients' shares."""
@@ -142,6 +156,12 @@ class PartServerContext:
         return self._server.shares
 
     @property
+    def aggregate(self) -> Tensor:
+        if self._server.aggregate is None:
+            raise FedloomError(f"method: {self._part.name} asks for the aggregate before there is one")
+        return self._server.aggregate
+
+    @property
     def uploads(self) -> list[Tensor]:
         return [upload.tensors["w"] for upload in self._server.accepted]
 
@@ -164,6 +184,18 @@ class PartServerContext:
         self, query: str, message: Mapping[str, Tensor] | None = None, clients: Sequence[int] | None = None
     ) -> Mapping[str, Tensor]:
         return self._server.ask(self._server, self._part.name, query, message or {}, clients)
+
+    def head(self, features: Tensor, tensors: Mapping[str, Tensor]) -> Tensor:
+        head = self._server.state.experiment.program.net.head.eval()
+        named = {name.removeprefix("head."): tensor for name, tensor in tensors.items()}
+        logits: Tensor = functional_call(head, named, (features,))
+        return logits
+
+    def set_shared(self, name: str, value: Tensor) -> None:
+        entry = self._server.state.experiment.program.layout.entries[name]
+        if entry.offset + entry.size > len(self.weights):
+            raise FedloomError(f"method: {self._part.name} sets {name}, which clients do not share")
+        entry.view(self.weights).copy_(value)
 
     def set_frozen(self, name: str, value: Tensor) -> None:
         if name not in self._part.final_tensors():

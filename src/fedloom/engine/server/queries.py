@@ -115,7 +115,8 @@ class Queries:
                 for name, value in reply.items():
                     total[name] = total[name] + value.double() if name in total else value.double()
         buffers.state_rows.copy_(new_state)
-        server.down += clients * (messages.download + machinery.state.changed_fixed)
+        message = messages.message.payload_of(f"{part}.{query}")
+        server.down += clients * (messages.download + machinery.state.changed_fixed + message)
         server.up += clients * messages.reply.payload_of(f"{part}.{query}")
         return total
 

@@ -98,6 +98,7 @@ class Federation(Machinery):
             weights = server.average("w", out=state.w if stepper is None else None)
         else:
             weights = aggregator.aggregate(server.context(aggregator))
+        server.aggregate = weights  # without a step: the new weights
         if stepper is not None:
             weights = stepper.server_step(weights, server.context(stepper))
         state.w.copy_(weights)

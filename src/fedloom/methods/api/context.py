@@ -341,11 +341,15 @@ class ServerContext(Protocol):
     @property
     def segments(self) -> Sequence[Sequence[int]]: ...  # per client, as `ClientContext.segments`
     @property
-    def shares(self) -> Sequence[float]: ...  # weight of each client in the average; they sum to one
+    def shares(self) -> Sequence[float]: ...  # weight of each client in averages (see `weigh_uploads`); they sum to one
     @property
     def uploads(self) -> Sequence[Tensor]: ...  # trained weights, one vector per client
     @property
     def weights(self) -> Tensor: ...  # the old weights before aggregation, the new ones after it
+    @property
+    def aggregate(
+        self,
+    ) -> Tensor: ...  # in `after_aggregation`: the aggregate before the server step; not to be changed
     @property
     def state(self) -> Slots: ...
 
@@ -373,6 +377,14 @@ class ServerContext(Protocol):
         `delivers` goes to them too, a call for each message. Any other goes to all clients with the current weights; the sums
         of their replies are returned in double precision.
         """
+        ...
+
+    def head(self, features: Tensor, tensors: Mapping[str, Tensor]) -> Tensor:
+        """Logits of the head with these tensors, by name, in place of its own; gradients reach both."""
+        ...
+
+    def set_shared(self, name: str, value: Tensor) -> None:
+        """In `finalize`: replace a shared parameter of the global model."""
         ...
 
     def set_frozen(self, name: str, value: Tensor) -> None:

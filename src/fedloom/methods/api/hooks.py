@@ -57,6 +57,13 @@ HOOKS: dict[str, Hook] = {
     "answer": Hook("client", "own", does="asks clients a second time"),
     "initialize": Hook("server", "in order", does="asks clients before the first round"),
     "after_uploads": Hook("server", "in order", does="works on the uploads of single clients"),
+    "weigh_uploads": Hook(
+        "server",
+        "exclusive",
+        decides="how much each upload counts",
+        does="weighs uploads in its own way",
+        needs_shared=True,
+    ),
     "aggregate": Hook(
         "server",
         "exclusive",

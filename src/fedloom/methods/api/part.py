@@ -192,6 +192,12 @@ class Part(BaseModel):
     def after_uploads(self, server: ServerContext) -> None:
         """Before aggregation: look at the uploads; `server.ask` sends queries to clients."""
 
+    def weigh_uploads(self, shares: Sequence[float], server: ServerContext) -> Sequence[float]:
+        """Whenever uploads are averaged: how much each counts, as numbers that are not negative; they are then normalized and
+        become `server.shares`. `shares`: the recipe's, which are used where all numbers are zero.
+        """
+        return shares
+
     def aggregate(self, server: ServerContext) -> Tensor:
         """Aggregation: one vector from the uploads; default: their mean, weighted by `server.shares`."""
         return server.mean(server.uploads)
@@ -207,7 +213,9 @@ class Part(BaseModel):
         """After that: train the new weights on the server with the local loop; `client.state` is this part's server state."""
 
     def finalize(self, server: ServerContext) -> None:
-        """After the last round: send queries, or replace the tensors of `final_tensors` with `server.set_frozen`."""
+        """After the last round: send queries, replace the tensors of `final_tensors` with `server.set_frozen`, or shared
+        parameters with `server.set_shared`.
+        """
 
     def served_weights(self, weights: Tensor, state: Mapping[str, Tensor]) -> Tensor:
         """When weights are evaluated or exported: the weights to serve, if they are not those of the training state."""

@@ -19,6 +19,7 @@ from fedloom.methods.api.part import Method, Part
 SEES = (
     "initialize",
     "after_uploads",
+    "weigh_uploads",
     "aggregate",
     "server_step",
     "uploads",
