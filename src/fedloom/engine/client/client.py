@@ -237,7 +237,9 @@ class Client(LocalLoop[LocalBatch]):
             buffer.copy_(value)
         self.generator, self.segments, self.loss, self.losses, self._training = kept
 
-    def gradient_of(self, caller: ClientContext, loss: Loss | None, at: Tensor | None, batch: Any) -> Tensor:
+    def gradient_of(
+        self, caller: ClientContext, loss: Loss | None, at: Tensor | None, batch: Any, whole: bool
+    ) -> Tensor:
         """The gradient of the trained weights, at these weights or at others; weights and statistics are restored."""
         replica = self.replica
         local_batch = self.draw_batch() if batch is None else LocalBatch(replica.net, batch.x, batch.y, batch.index)
@@ -255,7 +257,7 @@ class Client(LocalLoop[LocalBatch]):
                 self.backward(lambda: loss(local_batch, caller), slices, reported=False)
         if before is not None:
             replica.weights.storage.copy_(before)
-        return replica.weights.gradient[: len(self.weights)].clone()
+        return replica.weights.gradient[: replica.layout.trained if whole else len(self.weights)].clone()
 
     def draw_batch(self) -> LocalBatch:
         return LocalBatch(self.replica.net, *self.own.draw(self.generator))

@@ -42,7 +42,7 @@ class ClientWork(Protocol):
     @property
     def steps(self) -> int: ...
     def train_further(self, spec: TrainSpec, caller: Any) -> None: ...
-    def gradient_of(self, caller: Any, loss: Loss | None, at: Tensor | None, batch: Any) -> Tensor: ...
+    def gradient_of(self, caller: Any, loss: Loss | None, at: Tensor | None, batch: Any, whole: bool) -> Tensor: ...
     def draw_batch(self) -> LocalBatch: ...
     def iterate(self, data: Data, order: Tensor | None) -> Iterator[LocalBatch]: ...
     @property
@@ -141,8 +141,10 @@ class PartContext:
         logits: Tensor = self._client.replica.net.eval()(x)
         return logits
 
-    def gradient_of(self, loss: Loss | None = None, at: Tensor | None = None, batch: Batch | None = None) -> Tensor:
-        return self._client.gradient_of(self, loss, at, batch)
+    def gradient_of(
+        self, loss: Loss | None = None, at: Tensor | None = None, batch: Batch | None = None, whole: bool = False
+    ) -> Tensor:
+        return self._client.gradient_of(self, loss, at, batch, whole)
 
     def named(self, vector: Tensor) -> dict[str, Tensor]:
         return self._client.replica.layout.named(vector)

@@ -281,8 +281,12 @@ class ClientContext(Protocol):
         """Outputs of the broadcast weights, or of a whole storage in this part's client state."""
         ...
 
-    def gradient_of(self, loss: Loss | None = None, at: Tensor | None = None, batch: Batch | None = None) -> Tensor:
-        """The gradient of the method's loss or another loss, at the current or other weights, on this or a new batch."""
+    def gradient_of(
+        self, loss: Loss | None = None, at: Tensor | None = None, batch: Batch | None = None, whole: bool = False
+    ) -> Tensor:
+        """The gradient of the method's loss or another loss, at the current or other weights, on this or a new batch.
+        `whole`: of the personal weights too, which follow the shared ones.
+        """
         ...
 
     def named(self, vector: Tensor) -> Mapping[str, Tensor]:
