@@ -73,7 +73,8 @@ def outcome(run: Run) -> dict[str, Tensor]:
         f"{client}.{name}": tensor
         for client, tensors in memories(run).items()
         for name, tensor in tensors.items()
-        if "." not in name or name in ("ditto.own", "apfl.mixed")  # a part's own memory is "part.name"; these are models
+        if "." not in name
+        or name in ("ditto.own", "apfl.mixed")  # a part's own memory is "part.name"; these are models
     }
     return {**run.weights, **kept}
 

@@ -61,9 +61,7 @@ class Gaussians:
 
     def head(self, frequencies: Tensor) -> tuple[Tensor, Tensor]:
         """Weight and bias of the discriminant."""
-        d = len(self.covariance)
-        s = (1 - EPS) * self.covariance + EPS * self.covariance.trace() / d * torch.eye(d).to(self.covariance)
-        weight = torch.linalg.solve(s, self.means.T).T
+        weight = torch.linalg.solve(shrunk(self.covariance), self.means.T).T
         return weight, -0.5 * (self.means * weight).sum(1) + frequencies.log()
 
 
@@ -143,6 +141,12 @@ class PFedFDA(Part):
             server.set_frozen(name, value)
 
 
+def shrunk(covariance: Tensor) -> Tensor:
+    """S of Sigma; linear in Sigma."""
+    d = len(covariance)
+    return (1 - EPS) * covariance + EPS * covariance.trace() / d * torch.eye(d, dtype=covariance.dtype)
+
+
 def estimate(features: Tensor, y: Tensor, common: Gaussians) -> Gaussians:
     """Class means and the scatter around them; what the samples do not tell is taken from the common Gaussians."""
     counts = torch.bincount(y, minlength=len(common.means)).double()
@@ -162,22 +166,38 @@ def best_shares(features: Tensor, y: Tensor, common: Gaussians, frequencies: Ten
     for c in range(len(common.means)):
         (of_class,) = torch.nonzero(y == c, as_tuple=True)
         fold[of_class] = torch.arange(len(of_class)) % 2
-    halves = [(fold == k, estimate(features[fold != k], y[fold != k], common)) for k in (0, 1)]
+    halves = []
+    for k in (0, 1):
+        own = estimate(features[fold != k], y[fold != k], common)
+        values, basis = _diagonal(own.covariance, common.covariance)
+        halves.append((values, own.means @ basis, common.means @ basis, features[fold == k] @ basis, y[fold == k]))
+    prior = frequencies.log()
 
-    def loss(values: Any) -> tuple[float, Any]:
-        shares = torch.tensor(values, dtype=torch.float64, requires_grad=True)
+    def loss(point: Any) -> tuple[float, Any]:
+        shares = torch.tensor(point, dtype=torch.float64, requires_grad=True)
         total = torch.zeros((), dtype=torch.float64)
         with torch.enable_grad():
-            for held, own in halves:
-                weight, bias = own.mixed(common, shares).head(frequencies)
-                total = total + F.cross_entropy(features[held] @ weight.T + bias, y[held], reduction="sum")
-            (gradient,) = torch.autograd.grad(total / len(y), [shares])
-        return float(total.detach()) / len(y), gradient.numpy()
+            for values, own, given, held, labels in halves:
+                means = shares[0] * own + (1 - shares[0]) * given
+                weight = means / (shares[1] * values + 1 - shares[1])
+                logits = held @ weight.T - 0.5 * (means * weight).sum(1) + prior
+                total = total + F.cross_entropy(logits, labels, reduction="sum") / len(y)
+            (gradient,) = torch.autograd.grad(total, [shares])
+        return float(total.detach()), gradient.numpy()
 
     result: Any = minimize(
         loss, [0.5, 0.5], jac=True, bounds=[(0.0, 1.0)] * 2, method="L-BFGS-B", options={"maxiter": ITERATIONS}
     )
     return torch.from_numpy(result.x)
+
+
+def _diagonal(own: Tensor, common: Tensor) -> tuple[Tensor, Tensor]:
+    """Values v and a basis B with (b S_own + (1 - b) S_common)^-1 = B diag(1 / (b v + 1 - b)) B^T for every b, so that the
+    search needs no inverse."""
+    root = torch.linalg.cholesky(shrunk(common))
+    half = torch.linalg.solve_triangular(root, shrunk(own), upper=False)
+    values, vectors = torch.linalg.eigh(torch.linalg.solve_triangular(root, half.T.contiguous(), upper=False))
+    return values, torch.linalg.solve_triangular(root.T, vectors, upper=True)
 
 
 def _given(client: ClientContext) -> Gaussians:
