@@ -11,7 +11,8 @@ from scipy.optimize import minimize
 from tiny import BODY_BYTES, HEAD_BYTES, checkpoint, distance, gap, problem, train
 from torch import Tensor
 
-from fedloom import FedloomError
+from fedloom import FedloomError, method
+from fedloom.methods.api.secure_sums import check_sums
 from fedloom.methods.pfedfda import Gaussians
 from fedloom.rng import torch_generator
 
@@ -131,6 +132,10 @@ def test_its_ends_are_the_client_s_and_the_global_discriminant() -> None:
     torch.testing.assert_close(stored["server.pfedfda.means"], first, rtol=0, atol=1e-6)
     assert float((checkpoint(one)["server.pfedfda.means"] - first).abs().max()) > 0.1
     assert one.summary["personal_accuracy"]["mean"] > none.summary["personal_accuracy"]["mean"]
+
+
+def test_the_server_needs_nothing_but_weighted_sums() -> None:
+    check_sums(method("pfedfda"), "samples", {})
 
 
 def test_workers_change_no_bit_and_it_adds_to_other_parts() -> None:

@@ -70,6 +70,9 @@ class FedDBE(Part):
             total = server.ask("mean")
             server.state["mean"] = (total["sum"] / total["count"]).float()
 
+    def extra_training(self, hook: str) -> tuple[()]:
+        return ()  # no step on shared weights
+
     def answer(self, query: str, message: Mapping[str, Tensor], client: ClientContext) -> None:
         mean = torch.zeros(client.task.dim, device=client.storage.device)
 

@@ -72,7 +72,7 @@ def other_value(part: Part, name: str) -> Any:
     allowed = get_args(part.hyperparameters()[name].annotation)
     near: list[Any] = [f"{default}2"] if isinstance(default, str) else []
     if isinstance(default, int | float):
-        near = [default + 1, default - 1, default + 1.2345678901234567e-05]
+        near = [default + 1, default - 1, default + 1.2345678901234567e-05, default / 2]
     if default is None:
         near = [0.5, 2]
     for value in [*near, *allowed, not default]:
