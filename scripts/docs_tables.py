@@ -45,7 +45,8 @@ GROUPS: dict[str, Callable[[Part], bool]] = {
     "head": lambda part: "head" in part.replaces,
     "normalizer": lambda part: part.defines("build") and not (part.defines("regularizer") or part.defines("regions")),
     "data": lambda part: part.central_data == "all" or not (part.shares or part.defines("uploads")),
-    "queries": lambda part: part.defines("queries"),
+    "personal model": lambda part: part.defines("personalize"),
+    "queries": lambda part: part.defines("queries") and not part.defines("regularizer"),
     "shared weights": lambda part: part.defines("regions"),
     "aggregation": lambda part: (
         part.defines("weigh_uploads") or (part.defines("aggregate") and not part.defines("correct_gradient"))
@@ -54,11 +55,11 @@ GROUPS: dict[str, Callable[[Part], bool]] = {
     "server training": lambda part: part.defines("server_training"),
     "gradient": lambda part: part.defines("gradient") or part.defines("correct_gradient"),
     "loss": lambda part: part.defines("loss") or part.defines("regularizer"),
-    "personal model": lambda part: True,
+    "other": lambda part: True,
 }
 ORDER = (
     *("gradient", "loss", "head", "normalizer", "aggregation", "server step", "server training"),
-    *("queries", "shared weights", "personal model", "data"),
+    *("queries", "shared weights", "personal model", "data", "other"),
 )
 
 

@@ -89,6 +89,11 @@ def test_fresh_processes_carry_a_kept_optimizer(straight: Callable[..., fl.Run])
     check_whole(spawned(fields), straight(**fields))
 
 
+def test_fresh_processes_get_messages_of_their_own(straight: Callable[..., fl.Run]) -> None:
+    fields = {**FIELDS, "method": "fedpac", "split": "dirichlet:0.3"}
+    check_whole(spawned(fields), straight(**fields))
+
+
 def test_a_fresh_process_that_dies_is_replaced_and_its_client_runs_again(straight: Callable[..., fl.Run]) -> None:
     """The part comes from a file of the user's, and the server trains as well."""
     Path("dies.py").write_text(DIES)
