@@ -65,6 +65,8 @@ class Part(BaseModel):
     paper: ClassVar[str] = ""
     # Pieces of the net that `build` replaces ("head", "norm"); only one part of a sum may replace a piece.
     replaces: ClassVar[frozenset[str]] = frozenset()
+    # True: the part reads `batch.stages`, which are otherwise not kept.
+    uses_stages: ClassVar[bool] = False
     # True: `build` is called after that of all other parts, wherever this part stands in the sum.
     builds_last: ClassVar[bool] = False
     # Hyper-parameters that select another published method rather than tune this one.

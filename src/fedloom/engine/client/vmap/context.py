@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from torch import Tensor
 from torch.func import vmap
@@ -120,13 +120,18 @@ class FunctionalNet:
             for home in (module._parameters, module._buffers):
                 self._places += [(home, leaf, order[id(t)]) for leaf, t in home.items() if id(t) in order]
 
-    def __call__(self, tensors: Sequence[Tensor], part: str, value: Tensor) -> Tensor:
+    @property
+    def staged(self) -> bool:
+        return self._net.staged
+
+    def __call__(self, tensors: Sequence[Tensor], part: Literal["features", "head", "stages"], value: Tensor) -> Any:
         own = [home[leaf] for home, leaf, _ in self._places]
         try:
             for home, leaf, i in self._places:
                 home[leaf] = tensors[i]
-            output: Tensor = self._net.features(value) if part == "features" else self._net.head(value)
-            return output
+            if part == "stages":
+                return self._net.staged_features(value)
+            return self._net.features(value) if part == "features" else self._net.head(value)
         finally:
             for (home, leaf, _), tensor in zip(self._places, own, strict=True):
                 home[leaf] = tensor
@@ -138,11 +143,21 @@ class FunctionalModel:
     def __init__(self, net: FunctionalNet, tensors: Sequence[Tensor]) -> None:
         self._net, self._tensors = net, tensors
 
+    @property
+    def staged(self) -> bool:
+        return self._net.staged
+
+    def staged_features(self, x: Tensor) -> tuple[Tensor, list[Tensor]]:
+        staged: tuple[Tensor, list[Tensor]] = self._net(self._tensors, "stages", x)
+        return staged
+
     def features(self, x: Tensor) -> Tensor:
-        return self._net(self._tensors, "features", x)
+        features: Tensor = self._net(self._tensors, "features", x)
+        return features
 
     def head(self, features: Tensor) -> Tensor:
-        return self._net(self._tensors, "head", features)
+        logits: Tensor = self._net(self._tensors, "head", features)
+        return logits
 
 
 def _tensor(net: Net, name: str) -> Tensor | None:
