@@ -97,7 +97,7 @@ def test_bf16_agrees_as_well_as_its_digits_allow() -> None:
 def _same(alone: fl.Run, stacked: fl.Run) -> None:
     """The served weights, the server's and the clients' memory, what was counted and what it cost."""
     assert gap(alone, stacked) < 1e-5
-    assert distance(stacked) > 1e-3 or alone.recipe.method.startswith("local")
+    assert distance(stacked) > 1e-3 or alone.recipe.method.startswith(("local", "fedproto"))
     _close(checkpoint(alone), checkpoint(stacked))
     one, other = memories(alone), memories(stacked)
     assert one.keys() == other.keys()
