@@ -34,6 +34,7 @@ NEEDS: dict[str, dict[str, Any]] = {"feddf": {"data": {"public": 0.1}}}  # image
 
 # Sums that are no different from one of the two: which one, and why that is as it should be.
 EQUAL = {
+    ("fedproto", "moon"): ("fedproto", "the weights that the round begins with are the client's own last ones"),
     ("lg", "moon"): ("lg", "features are those of the client's own body, so the round begins with its last ones"),
     ("local", "moon"): ("local", "the weights that the round begins with are the client's own last ones"),
 }

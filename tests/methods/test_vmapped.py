@@ -62,6 +62,7 @@ def test_a_part_works_stacked_or_is_refused_by_name(name: str) -> None:
         "feddc + ntd + prox",
         "moon(projection=8) + scaffold",
         "fedper + kd + exp",
+        "fedlc + fedcm + disco + fedacg",
         "fedrep(head_epochs=2) + moon + median",
         "etf + ld(beta=0.5) + ditto",
     ],
