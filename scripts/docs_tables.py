@@ -27,6 +27,7 @@ from fedloom.data.shifts.shift import Shift
 from fedloom.evaluation.metrics import METRICS, list_metrics
 from fedloom.methods import Part
 from fedloom.methods.api.grammar import method, summary_of
+from fedloom.methods.api.groups import GROUPS, group_of
 from fedloom.methods.api.hooks import HOOKS
 from fedloom.methods.api.hyperparameters import spell
 from fedloom.methods.api.registry import ALIASES, PARTS
@@ -40,36 +41,15 @@ ROOT = Path(__file__).resolve().parent.parent
 BLOCK = re.compile(r"(?P<begin><!-- table: (?P<name>[\w-]+) -->\n).*?(?P<end><!-- end -->)", re.DOTALL)
 SHOWN = 3  # hyper-parameters in the short table
 
-# What a part changes, by its first hook in this list.
-GROUPS: dict[str, Callable[[Part], bool]] = {
-    "head": lambda part: "head" in part.replaces,
-    "normalizer": lambda part: part.defines("build") and not (part.defines("regularizer") or part.defines("regions")),
-    "data": lambda part: part.central_data == "all" or not (part.shares or part.defines("uploads")),
-    "queries": lambda part: part.defines("queries"),
-    "shared weights": lambda part: part.defines("regions"),
-    "aggregation": lambda part: (
-        part.defines("weigh_uploads") or (part.defines("aggregate") and not part.defines("correct_gradient"))
-    ),
-    "server step": lambda part: part.defines("server_step"),
-    "server training": lambda part: part.defines("server_training"),
-    "gradient": lambda part: part.defines("gradient") or part.defines("correct_gradient"),
-    "loss": lambda part: part.defines("loss") or part.defines("regularizer"),
-    "personal model": lambda part: True,
-}
-ORDER = (
-    *("gradient", "loss", "head", "normalizer", "aggregation", "server step", "server training"),
-    *("queries", "shared weights", "personal model", "data"),
-)
-
 
 def group(part: Part) -> str:
-    return next(name for name, holds in GROUPS.items() if holds(part))
+    return group_of(type(part))
 
 
 def ours() -> list[Part]:
     """One of every part that fedloom brings, by group."""
     parts = [part() for part in PARTS.values() if part.__module__.startswith("fedloom.")]
-    return sorted(parts, key=lambda part: (ORDER.index(group(part)), part.name))
+    return sorted(parts, key=lambda part: (GROUPS.index(group(part)), part.name))
 
 
 def names_of(part: Part) -> list[str]:

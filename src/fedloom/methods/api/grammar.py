@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from fedloom.errors import LINE, FedloomError, brief, shown
+from fedloom.methods.api.groups import group_of
 from fedloom.methods.api.part import Method, Part
 from fedloom.methods.api.registry import ALIASES, PARTS
 from fedloom.values import Unreadable, parse
@@ -85,17 +86,18 @@ def _split(text: str, at: str) -> list[str]:
 
 
 def list_methods() -> list[dict[str, Any]]:
-    """Every part and alias by name: the sum it stands for, summary, paper, hyper-parameters with defaults."""
+    """Every part and alias by name: its group, the sum it stands for, summary, paper, hyper-parameters with defaults."""
     rows: list[dict[str, Any]] = []
     for name, part in PARTS.items():
         defaults = {key: field.default for key, field in part.hyperparameters().items()}
-        row = {"name": name, "title": name, "sum": name, "summary": summary_of(part), "paper": part.paper}
-        rows.append({**row, "parameters": defaults})
+        row = {"name": name, "title": name, "group": group_of(part), "sum": name, "summary": summary_of(part)}
+        rows.append({**row, "paper": part.paper, "parameters": defaults})
     for item in ALIASES.values():
         parts = method(item.sum).parts if item.sum else ()
         title = f"{item.name} = {item.sum}" if item.sum else item.name
         summary = item.summary or summary_of(type(parts[0]))
-        row = {"name": item.name, "title": title, "sum": item.sum, "summary": summary}
+        groups = list(dict.fromkeys(group_of(type(part)) for part in parts))
+        row = {"name": item.name, "title": title, "group": ", ".join(groups), "sum": item.sum, "summary": summary}
         row["paper"] = item.paper or (parts[0].paper if parts else "")
         rows.append({**row, "parameters": {key: value for part in parts for key, value in part.values().items()}})
     return sorted(rows, key=lambda row: str(row["name"]))
