@@ -84,7 +84,7 @@ def plan(
             for setting in [*own, *(f"{_full(field)}={value}" for field, value in point)]:
                 assign(changed, setting)
             for seed in numbers:
-                place = [_slug(row), *([_slug(" ".join(f"{f}={v}" for f, v in point))] if point else [])]
+                place = [folder_of(row), *([_slug(" ".join(f"{f}={v}" for f, v in point))] if point else [])]
                 out = root.joinpath(*place, f"seed{seed}")
                 cell_recipe = given_recipe({**changed, "method": text.strip(), "seed": seed, "out": str(out)})
                 cells.append(Cell(row, seed, cell_recipe, point))
@@ -94,6 +94,16 @@ def plan(
         resolve(prepare(cell.recipe))
         check_metrics(cell.recipe.metrics)
     return _weighed(cells, fine_tuning)
+
+
+def rows_of(cells: Sequence[Cell]) -> list[str]:
+    """Every row once, in order."""
+    return list(dict.fromkeys(cell.row for cell in cells))
+
+
+def folder_of(row: str) -> str:
+    """The folder of a method's runs, in that of the comparison."""
+    return _slug(row)
 
 
 def _settings(text: str) -> list[str]:
