@@ -48,7 +48,7 @@ class SharedBuffers:
         self.server_row = shared(messages.server.nbytes)
         self.server = messages.server.views(self.server_row)
         self.server_up_row = shared(messages.up.nbytes)
-        tested = len(experiment.data.dataset.test_y)
+        tested = len(experiment.data.tested)
         shifted = any(stage.shifts for stage in experiment.data.stages)
         sizes = {"test": tested, "validation": len(experiment.data.validation), "clean": tested if shifted else 0}
         self.hits_of = {name: shared(size).view(torch.bool) for name, size in sizes.items()}  # by sample, in order

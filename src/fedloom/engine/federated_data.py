@@ -43,6 +43,11 @@ class FederatedData:
         return next((stage for stage in reversed(self.stages) if stage.begin <= round), self.stages[0])
 
     @property
+    def tested(self) -> np.ndarray:
+        """Indices of the test samples in use."""
+        return self.stages[0].tested
+
+    @property
     def partition(self) -> Partition:
         """The partition of the last stage."""
         return self.stages[-1].partition
@@ -78,7 +83,9 @@ def load_data(
     with about("split"):
         known = (partition,) if isinstance(partition, Partition) else partition
         further = index if recipe.data.public_to_clients else None
-        views = stages(recipe.split, dataset, recipe.clients, recipe.seed, pool, known, further)
+        views = stages(
+            recipe.split, dataset, recipe.clients, recipe.seed, pool, known, further, tested_samples(dataset, recipe)
+        )
         if views[-1].begin > recipe.rounds:
             raise FedloomError(f"split changes in round {views[-1].begin}, but there are {recipe.rounds} rounds")
     return FederatedData(dataset, views, torch.from_numpy(validation), public, pipeline)
@@ -105,6 +112,24 @@ def hold_back(dataset: Dataset, recipe: Recipe) -> tuple[np.ndarray | None, np.n
     order = numpy_generator(recipe.seed, "validation").permutation(total)
     for_clients = order[held + public : held + public + limit]
     return np.sort(for_clients), np.sort(order[:held]), np.sort(order[held : held + public])
+
+
+def tested_samples(dataset: Dataset, recipe: Recipe) -> np.ndarray | None:
+    """Indices of the test samples in use (None: all): of each class, and of each domain, its share of `data.test_images`."""
+    total, limit = len(dataset.test_y), recipe.data.test_images
+    if limit is None or limit == total or total == 0:  # 0: only sites have test samples
+        return None
+    if limit > total:
+        raise FedloomError(f"data.test_images: {dataset.name} has {total} test samples (wanted: {limit})")
+    domains = 0 if dataset.test_domain is None else dataset.test_domain.numpy()
+    groups = dataset.test_y.numpy() + dataset.classes * domains
+    order = numpy_generator(recipe.seed, "test samples").permutation(total)
+    # how far each sample lies in its group, from 0 to 1: the first ones by that are spread over the groups in proportion
+    share = np.empty(total)
+    for group in np.unique(groups):
+        own = order[groups[order] == group]
+        share[own] = (np.arange(len(own)) + 0.5) / len(own)
+    return np.sort(order[np.argsort(share[order], kind="stable")][:limit])
 
 
 def _public(dataset: Dataset, pipeline: Pipeline, recipe: Recipe, index: np.ndarray) -> Public:

@@ -94,16 +94,17 @@ def _from_pooled(federation: Federation) -> tuple[list[Values], list[int | None]
     experiment, buffers = federation.experiment, federation.buffers
     metrics, partition = experiment.recipe.metrics, experiment.data.at(federation.state.round).partition
     begin, end = partition.test_offsets[:-1], partition.test_offsets[1:]
+    place = np.searchsorted(experiment.data.tested, partition.test_index)  # in the pooled test set
     if not experiment.recipe.needs_scores:
-        correct = np.concatenate(([0], np.cumsum(buffers.hits_of["test"].numpy()[partition.test_index])))
+        correct = np.concatenate(([0], np.cumsum(buffers.hits_of["test"].numpy()[place])))
         counts = zip((correct[end] - correct[begin]).tolist(), (end - begin).tolist(), strict=True)
         reports = [{"correct": right, "total": total} for right, total in counts]
         return [values_of(report) for report in reports], (end - begin).tolist()
     each = []
     for first, last in zip(begin.tolist(), end.tolist(), strict=True):
-        index = partition.test_index[first:last]
-        hits, scores = buffers.hits_of["test"][index], buffers.scores_of["test"][index]
-        each.append(measure(metrics, hits, scores, experiment.data.dataset.test_y[index]))
+        own = place[first:last]
+        hits, scores = buffers.hits_of["test"][own], buffers.scores_of["test"][own]
+        each.append(measure(metrics, hits, scores, experiment.data.dataset.test_y[partition.test_index[first:last]]))
     return each, (end - begin).tolist()
 
 

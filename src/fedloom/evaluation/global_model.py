@@ -58,21 +58,24 @@ def evaluate_global(federation: Federation) -> dict[str, Any]:
         raise FedloomError(f"the test after round {round} failed: its worker died every time")
 
     def measured(name: str, chosen: Tensor | slice = slice(None)) -> Values:
-        targets = dataset.train_y[experiment.data.validation] if name == "validation" else dataset.test_y
+        targets = dataset.train_y[experiment.data.validation] if name == "validation" else test_y
         hits, scores = buffers.hits_of[name], buffers.scores_of[name]
         return measure(recipe.metrics, hits[chosen], scores[chosen] if len(scores) else scores, targets[chosen])
 
+    tested = experiment.data.tested
+    test_y = dataset.test_y[tested]
     values: dict[str, Any] = {}
     for name in sets:
         values |= {f"{KEYS[name]}_{metric}": value for metric, value in measured(name).items()}
     if dataset.test_domain is not None:
-        domains = np.unique(dataset.test_domain.numpy()).tolist()
-        inside = {dataset.domain_names[k]: measured("test", dataset.test_domain == k) for k in domains}
+        test_domain = dataset.test_domain[tested]
+        domains = np.unique(test_domain.numpy()).tolist()
+        inside = {dataset.domain_names[k]: measured("test", test_domain == k) for k in domains}
         for metric in recipe.metrics:
             values[f"domain_{metric}"] = {domain: by_metric[metric] for domain, by_metric in inside.items()}
     if recipe.needs_scores and round == recipe.rounds:
         for metric in recipe.metrics:
-            by_class = compute_by_class(metric, buffers.scores_of["test"], dataset.test_y)
+            by_class = compute_by_class(metric, buffers.scores_of["test"], test_y)
             values[f"class_{metric}"] = dict(zip(dataset.class_names, map(defined, by_class), strict=True))
     return values
 

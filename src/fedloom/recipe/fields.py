@@ -57,6 +57,11 @@ class Data(BaseModel):
         None
     )
     images: Annotated[Positive | None, about("number of training samples that are used; null: all")] = None
+    test_images: Annotated[
+        Positive | None,
+        about("number of test samples that are used, drawn by class in proportion; null: all"),
+        LATER,
+    ] = None
     validation: Annotated[Share, about("share of the training samples held out for validation")] = 0.0
     public: Annotated[Share, about("a further share held out as public samples, for parts that need them")] = 0.0
     public_from: Annotated[str | None, about("take the public samples, without labels, from this data set")] = None
