@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -204,7 +205,8 @@ def test_the_list_names_tables_cells_time_and_data(capsys: pytest.CaptureFixture
     with pytest.raises(SystemExit):
         main(["reproduce", "list", "fedbabu"])
     out = capsys.readouterr().out
-    assert "fedbabu/table5" in out and " 111 " in out and " h " in out and "cifar100 (" in out
+    assert "fedbabu/table5" in out and " 111 " in out and " h " in out
+    assert re.search(r"(Here|Downloaded when first used): cifar100", out)
     with pytest.raises(SystemExit):
         main(["reproduce", "list", "fedfn/table3"])
     out = capsys.readouterr().out
@@ -227,3 +229,24 @@ def test_a_second_stage_begins_with_the_weights_of_the_first(tmp_path: Path) -> 
     assert len(shared.jobs) == 2 and [job.cell.recipe.method for job in shared.waiting] == [
         "fedavg"
     ]  # to be fine-tuned
+
+
+def test_fewer_clients_can_be_fine_tuned_and_every_line_says_so(tmp_path: Path) -> None:
+    tuned: list[tuple[int, int]] = []
+
+    class Counting(fl.RunCallback):
+        def client_tuned(self, done: int, total: int) -> None:
+            tuned.append((done, total))
+
+    done = small(out=tmp_path, methods="fedavg", tuned_clients=3, callbacks=[Counting()])
+    assert tuned == [(1, 3), (2, 3), (3, 3)]
+    (job,) = done.plan.jobs
+    (path,) = (job.folder / "personal").glob("*.json")
+    stored = json.loads(path.read_text())
+    assert stored["sample"] == 3
+    last = done.outcomes[-1]
+    assert last.mean == pytest.approx(100 * stored["curve"][10]["mean"]) and last.test_samples < 200
+    text = (tmp_path / "fedbabu-table5.md").read_text()
+    assert all("3 clients fine-tuned" in line for line in text.splitlines() if ", ours" in line)
+    whole = plan("fedbabu/table5", "s=10", "fedavg", 1, 0.1, [], tmp_path, SMALL)
+    assert len(whole.waiting) == 1  # a sample of clients does not stand for all

@@ -39,6 +39,10 @@ def seconds(jobs: Iterable[Job]) -> float:
 
 def job_seconds(job: Job) -> float:
     """Training and fine-tuning of one run."""
+    return training_seconds(job) + tuning_seconds(job)
+
+
+def training_seconds(job: Job) -> float:
     recipe, sizes = job.cell.recipe, sizes_of(job)
     each = sample_seconds(recipe.model, sizes.shape, sizes.classes)
     per_client = sizes.train / recipe.clients
@@ -48,9 +52,15 @@ def job_seconds(job: Job) -> float:
     else:
         trained = recipe.mean_work * (recipe.batch if isinstance(recipe.batch, int) else per_client)
     samples = recipe.rounds * trained * (recipe.clients if central else recipe.cohort_size)
-    tuned = sizes.train * sum(tuning.epochs for tuning in job.fine_tunings)
     workers = 1 if central else min(_workers(recipe), recipe.cohort_size)
-    return each * (_cost(recipe) * samples / workers + tuned / _workers(recipe))
+    return each * _cost(recipe) * samples / workers
+
+
+def tuning_seconds(job: Job) -> float:
+    recipe, sizes = job.cell.recipe, sizes_of(job)
+    each = sample_seconds(recipe.model, sizes.shape, sizes.classes)
+    samples = sizes.train / recipe.clients * (job.tuned_clients or recipe.clients)
+    return each * samples * sum(tuning.epochs for tuning in job.fine_tunings) / _workers(recipe)
 
 
 def sizes_of(job: Job) -> Sizes:
