@@ -124,7 +124,7 @@ def tuning_sheet(study: Study) -> Sheet:
 def _values(chosen: ChosenSettings) -> str:
     if chosen.sum is None:
         return "every trial diverged"
-    return ", ".join(f"{name}={value}" for name, value in chosen.tuned.items())
+    return ", ".join(f"{name}={value}" for name, value in chosen.tuned.items()) or "nothing is tuned"
 
 
 def next_command(study: Study) -> str:

@@ -20,7 +20,8 @@ def figure(study: Study) -> Any:
         from plotly.subplots import make_subplots
     except ImportError:
         raise FedloomError('plot: needs plotly; install it with: pip install "fedloom[report]"') from None
-    methods, metric = study.tuned.methods, find_metric(study.tuned.metric)
+    methods = [chosen for chosen in study.tuned.methods if chosen.ranges]
+    metric = find_metric(study.tuned.metric)
     scale = 100 if metric.format == "percent" else 1
     drawn = make_subplots(rows=1, cols=len(methods), shared_yaxes=True, subplot_titles=[m.method for m in methods])
     for column, chosen in enumerate(methods, 1):

@@ -91,6 +91,8 @@ def plan(
     ranges = read_over(over)
     spaces = tuple(space_of(row, dumped, ranges, usual) for row in rows)
     _refuse_unused(ranges, spaces)
+    if not any(space.ranges for space in spaces):
+        raise FedloomError("over: nothing is tuned of any method; add for instance --over lr=log:0.003..3")
     root = Path(base.out) if base.out else Path("runs") / base.name if base.name else OUT
     samples, own = 0, set()
     for space in spaces:

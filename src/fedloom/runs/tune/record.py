@@ -79,6 +79,6 @@ def refuse_other(folder: Path, asked: Mapping[str, Any]) -> None:
     if changed := [name for name in {**now, **before} if before.get(name) != now.get(name)]:
         name = changed[0]
         raise FedloomError(
-            f"out: {folder} holds a tuning with another {name} ({shown(before.get(name))}, and now {shown(now.get(name))}); "
-            f"choose another --name or --out"
+            f"out: {folder} holds a tuning of another recipe ({name} was {shown(before.get(name))}, and now is "
+            f"{shown(now.get(name))}); choose another --name or --out"
         )

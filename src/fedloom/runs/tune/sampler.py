@@ -41,11 +41,15 @@ class Sampler:
         self._seed = (seed, "tune", space.row)
         self._known: list[Point] = []
         self._asked: list[Any] = []
-        sampler = self._optuna.samplers.TPESampler(
-            seed=key(*self._seed) % 2**32, n_startup_trials=0, multivariate=len(space.ranges) > 1, constant_liar=True
-        )
-        direction = "maximize" if better == "higher" else "minimize"
         with _quiet():
+            sampler = self._optuna.samplers.TPESampler(
+                seed=key(*self._seed) % 2**32,
+                n_startup_trials=0,  # the first generation stands for them
+                gamma=_good,
+                multivariate=len(space.ranges) > 1,
+                constant_liar=True,  # trials of a generation keep away from each other
+            )
+            direction = "maximize" if better == "higher" else "minimize"
             self._study = self._optuna.create_study(direction=direction, sampler=sampler)
         self._distributions = {name: self._distribution(values) for name, values in space.ranges.items()}
 
@@ -124,6 +128,11 @@ class Sampler:
         return kinds.FloatDistribution(values.low, values.high, log=values.log)
 
 
+def _good(trials: int) -> int:
+    """How many trials TPE calls good. Optuna's tenth is one trial here; a quarter finds a rate twice as closely."""
+    return max(2, math.ceil(trials / 4))
+
+
 def all_points(space: Space, most: int) -> list[Point] | None:
     """Every setting, the default first; None if there are more than this."""
     sizes = [_size(values) for values in space.ranges.values()]
@@ -155,7 +164,7 @@ def _at(values: Range, share: float) -> Any:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Optuna warns of options that it calls experimental."""
+    """Optuna warns of options that it calls experimental, or that a later version will lack."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield

@@ -108,8 +108,7 @@ def space_of(row: str, fields: Mapping[str, Any], over: Mapping[str, Range], usu
         chosen[name] = _widened(declared[name], _current(name, method, usual_recipe, fields))
         if chosen[name] != declared[name]:
             widened[name] = declared[name]
-    if not chosen:
-        raise FedloomError(f"over: nothing is tuned of {shown(row)}; add for instance --over lr=log:0.003..3")
+    chosen = dict(sorted(chosen.items(), key=lambda item: _is_hyperparameter(item[0])))  # recipe fields first
     kept = tuple(s for s in brought if s.partition("=")[0] not in chosen)
     default = {name: _inside(values, _current(name, method, usual_recipe, fields)) for name, values in chosen.items()}
     space = replace(whole, settings=(*fixed, *kept), ranges=chosen, default=default, widened=widened)
