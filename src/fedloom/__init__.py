@@ -1,6 +1,6 @@
 """fedloom: federated learning for clients whose data disagree. A method is a sum of parts."""
 
-from fedloom.api import analyze, compare, personalize, protocols, report, reproduce, run, split, sweep
+from fedloom.api import analyze, compare, personalize, protocols, report, reproduce, run, split, sweep, tune
 from fedloom.data import Dataset
 from fedloom.engine.server.callback import RunCallback
 from fedloom.errors import FedloomError
@@ -12,6 +12,7 @@ from fedloom.runs.analyze import Analysis
 from fedloom.runs.export import Exported, export
 from fedloom.runs.personalize import FineTuning, personalize_run
 from fedloom.runs.run import Run
+from fedloom.runs.tune.study import Study
 from fedloom.version import __version__
 
 __all__ = [
@@ -29,6 +30,7 @@ __all__ = [
     "Recipe",
     "Run",
     "RunCallback",
+    "Study",
     "TrainSchedule",
     "TrainSpec",
     "__version__",
@@ -45,4 +47,5 @@ __all__ = [
     "run",
     "split",
     "sweep",
+    "tune",
 ]

@@ -41,7 +41,13 @@ from fedloom.runs.reproduce import plan as plan_reproduction
 from fedloom.runs.run import Run, resume, start
 from fedloom.runs.split import Split, make_split, read_split
 from fedloom.runs.sweep import grid
+from fedloom.runs.tune.budget import read_budget
+from fedloom.runs.tune.carry_out import Observer
+from fedloom.runs.tune.carry_out import carry_out as carry_out_tuning
 from fedloom.runs.tune.fresh import Tuning, fresh
+from fedloom.runs.tune.over import Over
+from fedloom.runs.tune.plan import plan as plan_tuning
+from fedloom.runs.tune.study import Study
 
 
 def run(
@@ -260,6 +266,35 @@ def sweep(
     cells = plan(rows, swept.seeds or (1 if seeds is None else seeds), base, swept.points, fine_tuning)
     names = read_labels(labels, rows_of(cells))
     return _compared(compare_cells(cells, fine_tuning, callbacks), names)
+
+
+def tune(
+    methods: str | list[str],
+    over: Over = (),
+    trials: int | None = None,
+    budget: str | float | None = None,
+    *,
+    halving: bool = True,
+    given: Recipe | str | Path | Mapping[str, Any] | None = None,
+    observer: Observer | None = None,
+    **fields: Any,
+) -> Study:
+    """Choose rates and hyper-parameters of every method on validation samples, with the same budget for each:
+    `tune("fedavg; dr + fd(beta=?)", over={"lr": "log:0.003..3"}, trials=16, rounds=50).best`.
+
+    `over`: ranges by setting; without it, every method's own. `budget`: a time such as "2h" (or seconds), or "5000rounds", that
+    the methods share, in place of a number of trials each. `halving`: worse trials stop early. Test samples are not evaluated.
+    The same call resumes an interrupted tuning.
+    """
+    whole = gather(given, fields)
+
+    def usual(row: str) -> str:
+        return _rows([row], whole)[0]
+
+    planned = plan_tuning(methods, with_protocol(whole), over, read_budget(trials, budget), halving, usual)
+    study = carry_out_tuning(planned, observer)
+    study.save()
+    return study
 
 
 def protocols() -> dict[str, Protocol]:

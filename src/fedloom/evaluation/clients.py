@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from fedloom.engine.program import Program
 from fedloom.engine.server.round import Federation
 from fedloom.engine.tasks import Assignment, Report
 from fedloom.evaluation.measure import Values, count_undefined, defined, measure, summarize
@@ -58,7 +59,11 @@ def summarize_clients(columns: dict[str, Any], metrics: Sequence[str]) -> dict[s
 
 def has_personal_models(federation: Federation) -> bool:
     """Whether clients have models of their own before any fine-tuning."""
-    layout, method = federation.experiment.program.layout, federation.experiment.program.method
+    return personal_models(federation.experiment.program)
+
+
+def personal_models(program: Program) -> bool:
+    layout, method = program.layout, program.method
     hooks = method.hooked("personalize") or method.the("own_logits")
     return bool(layout.personal or layout.personal_statistics or hooks)
 

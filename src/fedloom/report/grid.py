@@ -22,7 +22,7 @@ from fedloom.report.sheet import Sheet, SheetEntry, latex, markdown
 from fedloom.report.significance import Ranking, note, rank
 from fedloom.report.table import comparison_legend
 from fedloom.runs import labels
-from fedloom.runs.cells import Point, folder_of
+from fedloom.runs.cells import Point, folder_name
 from fedloom.runs.comparison import Comparison, column
 from fedloom.runs.diverged import stopped_by_divergence
 
@@ -60,7 +60,7 @@ def save(comparison: Comparison) -> list[Path]:
 def _save_labels(comparison: Comparison) -> None:
     """For the page, which knows methods by their folders."""
     path = comparison.root / labels.FILE
-    names = {folder_of(row): comparison.label(row) for row in comparison.rows if row in comparison.labels}
+    names = {folder_name(row): comparison.label(row) for row in comparison.rows if row in comparison.labels}
     if names:
         write_json(path, names)
     else:

@@ -73,6 +73,10 @@ class ClientViews:
                 self, "test", np.concatenate([index, unheld]), np.concatenate([client_of, drawn])
             )
 
+    def of(self, partition: Partition) -> ClientViews:
+        """The same stage with other samples."""
+        return ClientViews(self.begin, partition, self.shifts, self.dataset, self.seed, self.tested)
+
     @property
     def one_view_per_sample(self) -> bool:
         """Whether each test sample looks the same in the pooled test set and to all clients that hold it."""
@@ -86,6 +90,12 @@ class ClientViews:
             return _unchanged(self.dataset.train_x, self.dataset.train_y, self.partition.train(client))
         offsets = self.partition.train_offsets
         return self._train.rows(np.arange(offsets[client], offsets[client + 1]))
+
+    def rows(self, begin: int, end: int) -> LabeledSamples:
+        """Training samples begin to end in the order of the partition, each as its client sees it."""
+        if self._train is None:
+            return _unchanged(self.dataset.train_x, self.dataset.train_y, self.partition.train_index[begin:end])
+        return self._train.rows(np.arange(begin, end))
 
     def by_index(self, index: Index) -> LabeledSamples:
         """These training samples of the dataset, each as its client sees it (the first, if several hold it)."""

@@ -32,6 +32,10 @@ class ChosenSettings(BaseModel):
     rounds: int  # that all trials took together
     seconds: float
     warnings: tuple[str, ...] = ()
+    tuned: Mapping[str, Any] = {}  # chosen values by setting: lr 0.31, fd.beta 0.9
+    ranges: Mapping[str, str] = {}  # what was searched: lr log:0.003..3
+    default_value: float | None = None  # of the setting without tuning
+    selected_on: str = ""  # global model | clients' own models
 
     @property
     def row(self) -> str:
@@ -48,6 +52,9 @@ class Tuned(BaseModel):
     metric: str
     seeds: tuple[int, ...]  # that tuning saw
     methods: tuple[ChosenSettings, ...]
+    budget: str = ""  # 16 trials for each method
+    validation_samples: int = 0
+    rungs: tuple[int, ...] = ()  # rounds after which trials were compared
 
 
 def write(folder: Path, tuned: Tuned) -> None:
