@@ -20,7 +20,7 @@ from fedloom.recipe import NAMED_GROUPS, NO_EFFECT_FIELDS, recipe
 from fedloom.runs.labels import without_unknown
 from fedloom.runs.tune.chosen import ChosenSettings, Tuned, read
 
-OWN = ("method", "seed", "name", "out")  # fields that a comparison decides for itself
+OWN = ("method", "seed", "name", "out", "eval_test")  # fields that a comparison decides for itself
 
 
 @dataclass(frozen=True)
@@ -113,8 +113,7 @@ def _flat(fields: Mapping[str, Any]) -> dict[str, Any]:
     flat: dict[str, Any] = {}
     for name, value in recipe(fields).model_dump(exclude={*NO_EFFECT_FIELDS, *OWN, "deploy"}).items():
         flat |= {f"{name}.{inner}": item for inner, item in value.items()} if isinstance(value, dict) else {name: value}
-    flat.pop("data.validation")
-    return flat
+    return {name: value for name, value in flat.items() if not name.startswith("data.validation")}
 
 
 def _names(rows: Sequence[str], tuning: Tuning) -> dict[str, str]:
