@@ -20,7 +20,8 @@ RECIPE = {"clients": 5, "rounds": 2, "model": "mlp(hidden=16)", "workers": 1, "e
 
 def chosen(method: str, total: str | None, **settings: Any) -> ChosenSettings:
     numbers = {"trials": 16, "stopped_early": 5, "diverged": 16 if total is None else 0, "rounds": 120, "seconds": 90.0}
-    return ChosenSettings(method=method, sum=total, settings=settings, value=None if total is None else 0.8, **numbers)
+    value, tuned = None if total is None else 0.8, {**settings, **({"fd.beta": 0.8} if "beta" in method else {})}
+    return ChosenSettings(method=method, sum=total, settings=settings, value=value, tuned=tuned, **numbers)
 
 
 METHODS = (
@@ -52,7 +53,7 @@ def test_chosen_settings_are_run_on_fresh_seeds_and_all_training_data(tuned: Pat
     assert sheet.rows[2][1].text == "diverged"
     caption = (
         "Settings chosen by validation accuracy on seeds 0, 2, with 16 trials per method, 5 of them stopped early "
-        "(120 rounds, 1.5 min). Chosen: fedavg: lr=0.1; FedDr+: dr + fd(beta=0.8) lr=0.31. Final runs: seeds 1, 3, 4, "
+        "(120 rounds, 1.5 min). Chosen: fedavg: lr=0.1; FedDr+: lr=0.31 fd.beta=0.8. Final runs: seeds 1, 3, 4, "
         "which tuning never saw; clients hold all training samples. All trials diverged: prox (16 trials)."
     )
     assert sheet.caption == caption

@@ -44,9 +44,8 @@ def warnings(comparison: Comparison) -> list[str]:
 
 
 def _values(item: ChosenSettings) -> str:
-    """Chosen hyper-parameters and fields, as they would be written."""
-    settings = " ".join(f"{name}={_short(value)}" for name, value in item.settings.items())
-    return " ".join(filter(None, [str(item.sum) if "?" in item.method else "", settings])) or "nothing"
+    """Chosen fields and hyper-parameters: lr=0.31 fd.beta=0.9."""
+    return " ".join(f"{name}={_short(value)}" for name, value in (item.tuned or item.settings).items()) or "nothing"
 
 
 def _short(value: object) -> str:
