@@ -6,6 +6,7 @@ from fedloom.engine.server.callback import RunCallback
 from fedloom.errors import FedloomError
 from fedloom.evaluation.metrics import Metric
 from fedloom.methods import Method, Part, Phase, Query, TrainSchedule, TrainSpec, method
+from fedloom.methods.api.search import Choices, RateScale, Span
 from fedloom.recipe import Recipe
 from fedloom.runs.adopt import Adopted, adopt
 from fedloom.runs.analyze import Analysis
@@ -18,6 +19,7 @@ from fedloom.version import __version__
 __all__ = [
     "Adopted",
     "Analysis",
+    "Choices",
     "Dataset",
     "Exported",
     "FedloomError",
@@ -27,9 +29,11 @@ __all__ = [
     "Part",
     "Phase",
     "Query",
+    "RateScale",
     "Recipe",
     "Run",
     "RunCallback",
+    "Span",
     "Study",
     "TrainSchedule",
     "TrainSpec",

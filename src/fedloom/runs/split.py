@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from torch import Tensor
 
-from fedloom.data import ClientViews, Dataset, Partition, load, stages
+from fedloom.data import ClientViews, Dataset, Partition, hold_out, load, stages
 from fedloom.data.partition.partition import notes
 from fedloom.data.split.strength import Strength, strength
 from fedloom.engine.about import about
@@ -116,4 +116,6 @@ def _split(given: Recipe, dataset: Dataset, partitions: list[Partition] | None =
             further,
             tested_samples(dataset, given),
         )
+        if given.data.validation and given.data.validation_from == "clients" and not partitions:
+            client_views, _ = hold_out(client_views, given.data.validation, public)
     return Split(dataset, given.data.name, given.split, given.seed, client_views)

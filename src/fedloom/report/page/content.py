@@ -21,6 +21,7 @@ from fedloom.report.page.measured import analysis_sections, number
 from fedloom.report.page.published import matching, notes
 from fedloom.report.page.reproduced import reproduced
 from fedloom.report.page.series import Series, group, recipe_table
+from fedloom.report.page.tuned import tunings
 from fedloom.version import __version__
 
 JsonObject: TypeAlias = dict[str, Any]
@@ -36,7 +37,8 @@ WORST = 5  # clients that are listed
 
 def content(paths: Sequence[str | Path], title: str = "", required: bool = True) -> dict[str, Any]:
     runs, problems = readable(find_runs(paths, required))
-    if required and not runs:
+    tuned = tunings(paths, problems)
+    if required and not runs and not tuned:
         raise FedloomError(f"report: {problems[0]['path']} cannot be shown: {problems[0]['reason']}")
     series = group([run for run, _, _ in runs])
     objects = {run.path: (numbers, analysis) for run, numbers, analysis in runs}
@@ -54,6 +56,7 @@ def content(paths: Sequence[str | Path], title: str = "", required: bool = True)
         "published": published,
         "protocols": notes(row["paper"] for row in published),
         "reproduced": reproduced(paths),
+        "tunings": tuned,
     }
 
 

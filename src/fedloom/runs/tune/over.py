@@ -86,7 +86,7 @@ def _range(name: str, given: Any) -> Range:
     if not all(texts):
         raise FedloomError(f"over: {name} has an empty value; write {name}=VALUE,VALUE or {name}=LOW..HIGH")
     try:
-        return _choices(name, tuple(parse(text) for text in texts))
+        return _choices(name, tuple(_bound(t) if re.fullmatch(_NUMBER, t) else parse(t) for t in texts))
     except Unreadable as error:
         raise FedloomError(f"over: cannot read the values of {name}: one {error}") from None
 
