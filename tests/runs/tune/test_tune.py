@@ -23,7 +23,7 @@ from fedloom.runs.tune.budget import read_budget
 from fedloom.runs.tune.chosen import read
 from fedloom.runs.tune.plan import plan
 
-FIELDS: dict[str, Any] = {"clients": 5, "rounds": 4, "model": "linear", "workers": 1}
+FIELDS: dict[str, Any] = {"clients": 5, "rounds": 2, "model": "linear", "workers": 1}
 
 
 def trials(folder: str | Path) -> list[Any]:
@@ -54,8 +54,8 @@ def test_choices_are_the_same_for_any_workers_and_from_any_part_of_a_record() ->
     assert [len(method["trials"]) for method in tuning["methods"]] == [5, 5] and content(["a"])["series"] == []
     with pytest.raises(fl.FedloomError, match="holds a tuning with other trials"):
         fl.tune("fedavg; fd(beta=?)", trials=6, out="a", **FIELDS)
-    with pytest.raises(fl.FedloomError, match="another recipe \\(rounds was 4, and now is 5\\)"):
-        fl.tune("fedavg; fd(beta=?)", trials=5, out="a", **{**FIELDS, "rounds": 5})
+    with pytest.raises(fl.FedloomError, match="another recipe \\(rounds was 2, and now is 3\\)"):
+        fl.tune("fedavg; fd(beta=?)", trials=5, out="a", **{**FIELDS, "rounds": 3})
 
 
 def test_test_labels_have_no_part_in_trials_and_choices() -> None:
@@ -127,10 +127,10 @@ def test_refusals_are_sentences_and_write_nothing(
 
 
 def test_a_budget_of_rounds_is_shared_equally() -> None:
-    planned = plan("fedavg; fn", FIELDS, (), read_budget(None, "200 rounds"))
+    planned = plan("fedavg; fn", FIELDS, (), read_budget(None, "60 rounds"))
     counts = [planned.trials(space) for space in planned.spaces]
     assert counts[0] == counts[1] and counts[0] > 10
-    assert 180 < planned.rounds <= 200
+    assert 50 < planned.rounds <= 60
 
 
 @pytest.mark.slow

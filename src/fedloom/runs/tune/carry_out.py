@@ -18,7 +18,8 @@ from fedloom.runs.tune.pool import Work, perform, processes
 from fedloom.runs.tune.record import Record, refuse_other
 from fedloom.runs.tune.sampler import Sampler
 from fedloom.runs.tune.search import Batch, Job, Outcome, Trial, ranked, search
-from fedloom.runs.tune.study import Study, TrialRow
+from fedloom.runs.tune.study import Study
+from fedloom.runs.tune.trial_row import TrialRow
 
 
 class Observer:
@@ -115,10 +116,9 @@ def carry_out(planned: Planned, observer: Observer | None = None) -> Study:
             for work, outcome in perform(searches.waiting, planned.base, observer.round_ended):
                 searches.add(work, outcome)
         except (KeyboardInterrupt, Interrupted):
-            trials = sum(len(known) for known in searches.done.values())
             raise Interrupted(
-                f"stopped with {len(searches.done)} of {len(planned.spaces)} methods tuned ({trials} trials); the same "
-                f"command resumes"
+                f"stopped with {len(searches.done)} of {len(planned.spaces)} methods tuned ({record.trials} trials begun); "
+                f"the same command resumes"
             ) from None
         study = _study(planned, [searches.done[number] for number in range(len(planned.spaces))])
         write(planned.root, study.tuned)

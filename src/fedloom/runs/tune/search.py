@@ -97,7 +97,8 @@ def _generation(
         alive = [trial for trial in alive if not trial.diverged]
         if mark == marks[-1]:
             return
-        ahead = ranked(alive, metric)[: kept(len(new), rung)]
+        rivals = [trial for trial in alive if trial.number > 0]
+        ahead = ranked(rivals, metric)[: kept(len(new), rung)]
         going = [trial for trial in alive if trial in ahead or trial.number == 0]
         for trial in alive:
             trial.stopped = trial not in going
