@@ -41,7 +41,8 @@ def test_choices_are_the_same_for_any_workers_and_from_any_part_of_a_record() ->
     assert [len([t for t in study.trials if t.method == m]) for m in study.best] == [5, 5]
     assert study.trials[0].values == {"lr": 0.1} and study.trials[0].state == "finished"
     assert all(chosen.value >= chosen.default_value for chosen in study.tuned.methods)
-    assert study.frame().shape[0] == 10 and len(study.plot().data) == 6
+    assert len(study.rows()) == 10 and len(study.plot().data) == 6
+    assert not list(Path("a").rglob("round-*.safetensors"))  # checkpoints are removed when trials end
     shutil.copytree("a", "b")
     lines = Path("b/trials.jsonl").read_text().splitlines(keepends=True)
     Path("b/trials.jsonl").write_text("".join(lines[:5]) + lines[5][:20])  # what a kill may leave
@@ -84,6 +85,12 @@ def test_diverged_trials_are_results_and_edges_are_warned_about(capsys: pytest.C
     printed = capsys.readouterr().out
     assert "2 of 3 trials diverged" in printed and "is the lowest of 0.1,1e+38,1e+37" in printed
     assert "next: fedloom compare --tuned d --seeds 5" in printed
+
+
+def test_a_study_is_a_data_frame() -> None:
+    pytest.importorskip("pandas")
+    frame = fl.tune("fedavg", {"lr": [0.1, 1.0]}, out="f", **FIELDS).frame()
+    assert frame["lr"].tolist() == [0.1, 1.0] and frame["state"].tolist() == ["finished", "finished"]
 
 
 class Planted(fl.Part):

@@ -45,6 +45,10 @@ class Trial:
     def finished(self) -> bool:
         return not self.stopped and not self.diverged
 
+    def ended(self, last: int) -> bool:
+        """Whether no more rounds of it will be run; `last`: the last round."""
+        return bool(self.outcomes) and (self.stopped or self.diverged or self.last.round == last)
+
     @property
     def state(self) -> str:
         return "diverged" if self.diverged else "stopped early" if self.stopped else "finished"
