@@ -99,7 +99,7 @@ def tuning_sheet(study: Study) -> Sheet:
     """One row per method: what was chosen, its value, and what the search took."""
     tuned = study.tuned
     metric = find_metric(tuned.metric)
-    columns = ("method", "chosen", f"validation {metric.heading}", "untuned", "trials", "stopped early", "diverged")
+    names = ("method", "chosen", "validation", "untuned", "trials", "stopped", "diverged", "rounds", "seconds")
     rows = [
         [
             SheetEntry(chosen.method),
@@ -114,11 +114,8 @@ def tuning_sheet(study: Study) -> Sheet:
         ]
         for chosen in tuned.methods
     ]
-    return Sheet(
-        f"Tuned on {tuned.validation_samples} validation samples, {tuned.budget}",
-        [*((name,) for name in columns), ("rounds",), ("seconds",)],
-        rows,
-    )
+    title = f"{metric.heading} on {tuned.validation_samples} validation samples; {tuned.budget}"
+    return Sheet(title, [(name,) for name in names], rows)
 
 
 def _values(chosen: ChosenSettings) -> str:

@@ -23,7 +23,7 @@ from fedloom.runs.tune.budget import read_budget
 from fedloom.runs.tune.chosen import read
 from fedloom.runs.tune.plan import plan
 
-FIELDS: dict[str, Any] = {"clients": 5, "rounds": 4, "model": "linear", "workers": 1}
+FIELDS: dict[str, Any] = {"clients": 5, "rounds": 2, "model": "linear", "workers": 1}
 
 
 def trials(folder: str | Path) -> list[Any]:
@@ -41,7 +41,8 @@ def test_choices_are_the_same_for_any_workers_and_from_any_part_of_a_record() ->
     assert [len([t for t in study.trials if t.method == m]) for m in study.best] == [5, 5]
     assert study.trials[0].values == {"lr": 0.1} and study.trials[0].state == "finished"
     assert all(chosen.value >= chosen.default_value for chosen in study.tuned.methods)
-    assert study.frame().shape[0] == 10 and len(study.plot().data) == 6
+    assert len(study.rows()) == 10 and len(study.plot().data) == 6
+    assert not list(Path("a").rglob("round-*.safetensors"))  # checkpoints are removed when trials end
     shutil.copytree("a", "b")
     lines = Path("b/trials.jsonl").read_text().splitlines(keepends=True)
     Path("b/trials.jsonl").write_text("".join(lines[:5]) + lines[5][:20])  # what a kill may leave
@@ -54,8 +55,8 @@ def test_choices_are_the_same_for_any_workers_and_from_any_part_of_a_record() ->
     assert [len(method["trials"]) for method in tuning["methods"]] == [5, 5] and content(["a"])["series"] == []
     with pytest.raises(fl.FedloomError, match="holds a tuning with other trials"):
         fl.tune("fedavg; fd(beta=?)", trials=6, out="a", **FIELDS)
-    with pytest.raises(fl.FedloomError, match="another recipe \\(rounds was 4, and now is 5\\)"):
-        fl.tune("fedavg; fd(beta=?)", trials=5, out="a", **{**FIELDS, "rounds": 5})
+    with pytest.raises(fl.FedloomError, match="another recipe \\(rounds was 2, and now is 3\\)"):
+        fl.tune("fedavg; fd(beta=?)", trials=5, out="a", **{**FIELDS, "rounds": 3})
 
 
 def test_test_labels_have_no_part_in_trials_and_choices() -> None:
@@ -84,6 +85,12 @@ def test_diverged_trials_are_results_and_edges_are_warned_about(capsys: pytest.C
     printed = capsys.readouterr().out
     assert "2 of 3 trials diverged" in printed and "is the lowest of 0.1,1e+38,1e+37" in printed
     assert "next: fedloom compare --tuned d --seeds 5" in printed
+
+
+def test_a_study_is_a_data_frame() -> None:
+    pytest.importorskip("pandas")
+    frame = fl.tune("fedavg", {"lr": [0.1, 1.0]}, out="f", **FIELDS).frame()
+    assert frame["lr"].tolist() == [0.1, 1.0] and frame["state"].tolist() == ["finished", "finished"]
 
 
 class Planted(fl.Part):
@@ -127,10 +134,10 @@ def test_refusals_are_sentences_and_write_nothing(
 
 
 def test_a_budget_of_rounds_is_shared_equally() -> None:
-    planned = plan("fedavg; fn", FIELDS, (), read_budget(None, "200 rounds"))
+    planned = plan("fedavg; fn", FIELDS, (), read_budget(None, "60 rounds"))
     counts = [planned.trials(space) for space in planned.spaces]
     assert counts[0] == counts[1] and counts[0] > 10
-    assert 180 < planned.rounds <= 200
+    assert 50 < planned.rounds <= 60
 
 
 @pytest.mark.slow

@@ -44,7 +44,9 @@ class PageData:
     def mark(self) -> str:
         """A digest of the files' times and sizes."""
         digest = hashlib.sha256()
-        folders = [(run.path, WATCHED) for run in find_runs(self.paths, required=False)]
+        folders: list[tuple[Path, tuple[str, ...]]] = [
+            (run.path, WATCHED) for run in find_runs(self.paths, required=False)
+        ]
         folders += [(folder, TUNING) for folder in tuning_folders(self.paths)]
         for folder, patterns in folders:
             for pattern in patterns:

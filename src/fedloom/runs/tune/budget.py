@@ -22,7 +22,7 @@ class Budget:
 
     def __str__(self) -> str:
         if self.trials is not None:
-            return f"{self.trials} trials for each method"
+            return f"{self.trials} trial{'s' if self.trials > 1 else ''} for each method"
         if self.rounds is not None:
             return f"{self.rounds} rounds for all methods together"
         return f"{self.seconds:g} s for all methods together"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -18,7 +19,8 @@ from fedloom.runs.tune.pool import Work, perform, processes
 from fedloom.runs.tune.record import Record, refuse_other
 from fedloom.runs.tune.sampler import Sampler
 from fedloom.runs.tune.search import Batch, Job, Outcome, Trial, ranked, search
-from fedloom.runs.tune.study import Study, TrialRow
+from fedloom.runs.tune.study import Study
+from fedloom.runs.tune.trial_row import TrialRow
 
 
 class Observer:
@@ -44,6 +46,7 @@ class _Searches:
     waiting: deque[Work] = field(default_factory=deque)
     done: dict[int, list[Trial]] = field(default_factory=dict)
     _running: dict[int, Batch] = field(default_factory=dict)
+    _trials: dict[tuple[int, int], Trial] = field(default_factory=dict)  # that have not ended, by method and number
     _jobs: dict[int, list[Job]] = field(default_factory=dict)
     _outcomes: dict[int, list[Outcome | None]] = field(default_factory=dict)
 
@@ -74,7 +77,10 @@ class _Searches:
                 jobs = next(self._running[number]) if outcomes is None else self._running[number].send(outcomes)
             except StopIteration as stop:
                 self.done[number] = stop.value
+                self._remove_checkpoints(number)
                 return
+            self._remove_checkpoints(number)
+            self._trials |= {(number, job.trial.number): job.trial for job in jobs}
             known = [self.record.outcome(number, job) for job in jobs]
             for job, outcome in zip(jobs, known, strict=True):
                 if outcome is not None:
@@ -87,6 +93,15 @@ class _Searches:
             if outcome is None:
                 recipe = self.planned.recipe(number, job.trial.number, job.trial.point)
                 self.waiting.append(Work(number, job, recipe))
+
+    def _remove_checkpoints(self, number: int) -> None:
+        """Trials that ended keep their logs and weights; clients' states of many trials would fill a disk."""
+        last = self.planned.marks[-1]
+        ended = [trial for (method, _), trial in self._trials.items() if method == number and trial.ended(last)]
+        for trial in ended:
+            del self._trials[number, trial.number]
+            out = self.planned.recipe(number, trial.number, trial.point).out
+            shutil.rmtree(RunFolder(str(out)).checkpoints, ignore_errors=True)
 
     def _by_time(self, number: int) -> Callable[[Outcome], int]:
         """The number of trials that fit into a method's share of the time, by the time of its first rounds."""
@@ -115,10 +130,9 @@ def carry_out(planned: Planned, observer: Observer | None = None) -> Study:
             for work, outcome in perform(searches.waiting, planned.base, observer.round_ended):
                 searches.add(work, outcome)
         except (KeyboardInterrupt, Interrupted):
-            trials = sum(len(known) for known in searches.done.values())
             raise Interrupted(
-                f"stopped with {len(searches.done)} of {len(planned.spaces)} methods tuned ({trials} trials); the same "
-                f"command resumes"
+                f"stopped with {len(searches.done)} of {len(planned.spaces)} methods tuned ({record.trials} trials begun); "
+                f"the same command resumes"
             ) from None
         study = _study(planned, [searches.done[number] for number in range(len(planned.spaces))])
         write(planned.root, study.tuned)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from fedloom.evaluation.metrics import Metric
-from fedloom.methods.api.search import Choices, Range, Span
+from fedloom.methods.api.search import Choices, Span
 from fedloom.runs.tune.sampler import all_points
 from fedloom.runs.tune.search import Outcome, Trial, ranked
 from fedloom.runs.tune.space import Space
@@ -26,26 +27,28 @@ def cautions(space: Space, trials: Sequence[Trial], metric: Metric, samples: int
     diverged = [trial for trial in trials if trial.diverged]
     if 2 * len(diverged) > len(trials):
         rate = space.ranges.get("lr")
-        lower = f"; try lower rates: --over lr={_scaled(rate, 0.1, 0.1)}" if isinstance(rate, Span) else ""
+        lower = "; try lower rates"
+        if isinstance(rate, Span) and rate.log:
+            lower += f": --over lr={replace(rate, low=rate.low * 0.1, high=rate.high * 0.1)}"
         warnings.append(f"{len(diverged)} of {len(trials)} trials diverged{lower}")
     if not best:
         return warnings
     for name, values in space.ranges.items():
-        if text := _edge(name, values, best[0], trials):
+        if text := _edge(space, name, best[0], trials):
             warnings.append(text)
     enough = 4 * (len(space.ranges) + 1)
     if len(trials) < enough and all_points(space, len(trials)) is None:
-        plural = "s" if len(space.ranges) > 1 else ""
+        are, what = "trial is" if len(trials) == 1 else "trials are", "value" if len(space.ranges) == 1 else "values"
         warnings.append(
-            f"{len(trials)} trials are few for {len(space.ranges)} tuned value{plural}; take {enough} or more with --trials"
+            f"{len(trials)} {are} few for {len(space.ranges)} tuned {what}; take {enough} or more with --trials"
         )
     if len(best) > 1 and (text := _noise(best, metric, samples)):
         warnings.append(text)
     return warnings
 
 
-def _edge(name: str, values: Range, best: Trial, trials: Sequence[Trial]) -> str | None:
-    chosen = best.point[name]
+def _edge(space: Space, name: str, best: Trial, trials: Sequence[Trial]) -> str | None:
+    values, chosen = space.ranges[name], best.point[name]
     if isinstance(values, Choices):
         numbers = sorted(v for v in values.values if isinstance(v, int | float) and not isinstance(v, bool))
         if len(numbers) < max(len(values.values), 2) or chosen not in (numbers[0], numbers[-1]):
@@ -57,11 +60,11 @@ def _edge(name: str, values: Range, best: Trial, trials: Sequence[Trial]) -> str
     high = place >= 1 - NEAR or (place >= 1 - LAST and place == max(places))
     if len(set(places)) < 2 or not (low or high):
         return None
-    wider = _scaled(values, 0.1 if low else 1, 1 if low else 10)
-    return (
-        f"{name}: the best value, {_shown(chosen)}, is at the {'lower' if low else 'upper'} edge of its range {values}; "
-        f"widen it, for instance with --over {name}={wider}"
-    )
+    wider = _wider(values, low)
+    possible = space.allows(name, wider.low if low else wider.high)
+    proposal = f"widen it, for instance with --over {name}={wider}" if possible else "widen it, if it has room"
+    edge = f"the {'lower' if low else 'upper'} edge of its range {values}"
+    return f"{name}: the best value, {_shown(chosen)}, is at {edge}; {proposal}"
 
 
 def _place(span: Span, value: float) -> float:
@@ -71,12 +74,13 @@ def _place(span: Span, value: float) -> float:
     return (value - span.low) / (span.high - span.low)
 
 
-def _scaled(span: Span, low: float, high: float) -> str:
-    """The range with its ends multiplied; of a plain one, moved by its length."""
+def _wider(span: Span, low: bool) -> Span:
+    """The range with one end a decade further; a plain range is twice as long."""
     if span.log:
-        return str(Span(span.low * low, span.high * high, True))
-    length = span.high - span.low
-    return str(Span(span.low - length * (low < 1), span.high + length * (high > 1)))
+        return replace(span, low=span.low * 0.1) if low else replace(span, high=span.high * 10)
+    if low:
+        return replace(span, low=span.low / 10 if span.low > 0 else span.low - (span.high - span.low))
+    return replace(span, high=span.high + (span.high - span.low))
 
 
 def _noise(best: Sequence[Trial], metric: Metric, samples: int) -> str | None:

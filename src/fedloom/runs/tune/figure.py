@@ -2,32 +2,32 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 from fedloom.errors import FedloomError
 from fedloom.evaluation.metrics import find_metric
-
-if TYPE_CHECKING:
-    from fedloom.runs.tune.study import Study
+from fedloom.runs.tune.chosen import Tuned
+from fedloom.runs.tune.trial_row import TrialRow
 
 SYMBOLS = {"finished": "circle", "stopped early": "circle-open", "diverged": "x"}
 
 
-def figure(study: Study) -> Any:
+def figure(tuned: Tuned, trials: Sequence[TrialRow]) -> Any:
     """One panel per method, over the rate where it is tuned. Diverged trials have no value and lie at the bottom."""
     try:
         from plotly import graph_objects
         from plotly.subplots import make_subplots
     except ImportError:
         raise FedloomError('plot: needs plotly; install it with: pip install "fedloom[report]"') from None
-    methods = [chosen for chosen in study.tuned.methods if chosen.ranges]
-    metric = find_metric(study.tuned.metric)
+    methods = [chosen for chosen in tuned.methods if chosen.ranges]
+    metric = find_metric(tuned.metric)
     scale = 100 if metric.format == "percent" else 1
     drawn = make_subplots(rows=1, cols=len(methods), shared_yaxes=True, subplot_titles=[m.method for m in methods])
     for column, chosen in enumerate(methods, 1):
         name = "lr" if "lr" in chosen.ranges else next(iter(chosen.ranges))
         for state, symbol in SYMBOLS.items():
-            rows = [t for t in study.trials if t.method == chosen.method and t.state == state]
+            rows = [t for t in trials if t.method == chosen.method and t.state == state]
             trace = graph_objects.Scatter(
                 x=[trial.values[name] for trial in rows],
                 y=[None if trial.value is None else scale * trial.value for trial in rows],

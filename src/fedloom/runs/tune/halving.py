@@ -1,9 +1,9 @@
 """How many trials run how long: generations of trials, and successive halving by rounds inside each.
 
 All trials of a generation run for a quarter of the rounds, the better half of them for a half, and the better quarter to the
-end. The numbers do not depend on results, so every method takes the same number of trials and of rounds. Only a diverged
-trial is left out, and the first trial of all, the setting without tuning, always runs to the end: so the choice is never
-worse than that setting.
+end. The first trial of all, the setting without tuning, runs to the end beside them: so the choice is never worse than that
+setting. The numbers do not depend on results: every method takes the same number of trials and of rounds, unless trials
+diverge.
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ def perform(waiting: deque[Work], recipe: Recipe, progress: Progress) -> Iterato
             work = waiting.popleft()
             yield work, run_trial(work.recipe, work.job.until, [_Rounds(partial(progress, work))])
         return
-    with _terminable(), _Pool(processes(recipe)) as pool:
+    with _interruptible(), _Pool(processes(recipe)) as pool:
         yield from pool.run(waiting, progress)
 
 
@@ -177,17 +177,22 @@ class _Rounds(RunCallback):
 
 
 @contextmanager
-def _terminable() -> Iterator[None]:
-    """SIGTERM stops trials as Ctrl-C does."""
+def _interruptible() -> Iterator[None]:
+    """Ctrl-C and SIGTERM stop the trials, which write checkpoints; a second one ends the process at once."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
+    received: list[int] = []
 
-    def stop(*_: object) -> None:
+    def stop(number: int, _: object) -> None:
+        received.append(number)
+        if len(received) > 1:
+            os._exit(130)  # trials end by themselves, and resume from their last checkpoint
         raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGTERM, stop)
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)

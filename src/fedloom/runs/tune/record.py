@@ -32,6 +32,11 @@ class Record:
         self._outcomes = {(line["method"], line["trial"], line["round"]): line for line in lines if "trial" in line}
         self._numbers = {line["method"]: line["trials"] for line in lines if "trials" in line}
 
+    @property
+    def trials(self) -> int:
+        """Number of trials that were evaluated at least once."""
+        return len({(method, trial) for method, trial, _ in self._outcomes})
+
     def outcome(self, method: int, job: Job) -> Outcome | None:
         """Of this trial after this round, if it is known."""
         line = self._outcomes.get((method, job.trial.number, job.until))

@@ -45,6 +45,10 @@ class Trial:
     def finished(self) -> bool:
         return not self.stopped and not self.diverged
 
+    def ended(self, last: int) -> bool:
+        """Whether no more rounds of it will be run; `last`: the last round."""
+        return bool(self.outcomes) and (self.stopped or self.diverged or self.last.round == last)
+
     @property
     def state(self) -> str:
         return "diverged" if self.diverged else "stopped early" if self.stopped else "finished"
@@ -97,7 +101,8 @@ def _generation(
         alive = [trial for trial in alive if not trial.diverged]
         if mark == marks[-1]:
             return
-        ahead = ranked(alive, metric)[: kept(len(new), rung)]
+        rivals = [trial for trial in alive if trial.number > 0]
+        ahead = ranked(rivals, metric)[: kept(len(new), rung)]
         going = [trial for trial in alive if trial in ahead or trial.number == 0]
         for trial in alive:
             trial.stopped = trial not in going

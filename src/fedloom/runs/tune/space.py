@@ -16,7 +16,7 @@ from typing import Any
 
 from fedloom.engine.given import given_recipe
 from fedloom.errors import FedloomError, shown
-from fedloom.methods.api.grammar import open_method
+from fedloom.methods.api.grammar import method, open_method
 from fedloom.methods.api.part import Method
 from fedloom.methods.api.search import PLAIN, Choices, Range, RateScale, Span
 from fedloom.recipe import Recipe, assign
@@ -54,6 +54,14 @@ class Space:
             parts.append(type(part)(**{**part.values(), **own}) if own else part)
         return str(Method(tuple(parts)))
 
+    def allows(self, name: str, value: Any) -> bool:
+        """Whether a setting can have this value."""
+        try:
+            method(self.recipe({**self.default, name: value}).method)
+        except FedloomError:
+            return False
+        return True
+
     def chosen_settings(self, point: Point) -> dict[str, Any]:
         """All settings behind the @: the fixed ones and the tuned ones."""
         fixed = dict(setting.split("=", 1) for setting in self.settings)
@@ -78,21 +86,21 @@ def space_of(row: str, fields: Mapping[str, Any], over: Mapping[str, Range], usu
     opened = open_method(text)
     closed = str(opened.method) if opened.open else text.strip()
     sum_text, _, usual_behind = usual(f"{closed} @ {' '.join(fixed)}" if fixed else closed).partition("@")
-    method = open_method(sum_text).method
+    parts = open_method(sum_text).method
     brought = [s for s in row_settings(usual_behind) if s.partition("=")[0] not in {f.partition("=")[0] for f in fixed}]
-    whole = Space(row, sum_text.strip(), method, tuple(fixed), {}, {}, fields=fields)
+    whole = Space(row, sum_text.strip(), parts, tuple(fixed), {}, {}, fields=fields)
     usual_recipe = replace(whole, settings=(*fixed, *brought)).recipe({})
 
     given = {f"{part}.{name}" for part, name in opened.given} | {setting.partition("=")[0] for setting in fixed}
     chosen: dict[str, Range] = {}
     for name, values in over.items():
         part = name.partition(".")[0]
-        if _is_hyperparameter(name) and part not in (own.name for own in method.parts):
+        if _is_hyperparameter(name) and part not in (own.name for own in parts.parts):
             continue
         if name in given:
             raise FedloomError(f"over: {name} is tuned, but the method {shown(row)} sets it too; leave out one of them")
         chosen[name] = values
-    declared = _declared(method, usual_recipe)
+    declared = _declared(parts, usual_recipe)
     wanted = [*asked, *(f"{part}.{name}" for part, name in opened.open)]
     if not over:
         touched = {part for part, _ in (*opened.given, *opened.open)}
@@ -105,14 +113,15 @@ def space_of(row: str, fields: Mapping[str, Any], over: Mapping[str, Range], usu
             raise FedloomError(
                 f"methods: {shown(row)} leaves {name} open, and it has no range of its own; add --over {name}=LOW..HIGH"
             )
-        chosen[name] = _widened(declared[name], _current(name, method, usual_recipe, fields))
+        chosen[name] = _widened(declared[name], _current(name, parts, usual_recipe, fields))
         if chosen[name] != declared[name]:
             widened[name] = declared[name]
     chosen = dict(sorted(chosen.items(), key=lambda item: _is_hyperparameter(item[0])))  # recipe fields first
     kept = tuple(s for s in brought if s.partition("=")[0] not in chosen)
-    default = {name: _inside(values, _current(name, method, usual_recipe, fields)) for name, values in chosen.items()}
+    default = {name: _inside(values, _current(name, parts, usual_recipe, fields)) for name, values in chosen.items()}
     space = replace(whole, settings=(*fixed, *kept), ranges=chosen, default=default, widened=widened)
-    return replace(space, further=_further(space, usual_recipe, "lr" in given))
+    scaled = any(setting.startswith("lr=") for setting in (*fixed, *brought))  # a rate of the method's own
+    return replace(space, further=() if scaled else _further(space, usual_recipe))
 
 
 def _declared(method: Method, recipe: Recipe) -> dict[str, Range]:
@@ -140,10 +149,10 @@ def rate_scale(method: Method) -> RateScale:
     return reduce(lambda a, b: RateScale(a.least * b.least, a.most * b.most), scales, PLAIN)
 
 
-def _further(space: Space, recipe: Recipe, rate_given: bool) -> tuple[Point, ...]:
+def _further(space: Space, recipe: Recipe) -> tuple[Point, ...]:
     """The default with the rate that suits the parts' losses."""
     scale, span = rate_scale(space.method), space.ranges.get("lr")
-    if recipe.optimizer.name != "sgd" or scale is PLAIN or not isinstance(span, Span) or rate_given:
+    if recipe.optimizer.name != "sgd" or scale is PLAIN or not isinstance(span, Span):
         return ()
     point = {**space.default, "lr": _inside(span, recipe.lr * scale.middle)}
     return () if point == space.default else (point,)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,23 +11,13 @@ from typing import TYPE_CHECKING, Any
 from fedloom.errors import FedloomError
 from fedloom.io.files import write
 from fedloom.runs.tune.chosen import Tuned
+from fedloom.runs.tune.figure import figure
+from fedloom.runs.tune.trial_row import TrialRow
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
 TRIALS = "trials.csv"
-
-
-@dataclass(frozen=True)
-class TrialRow:
-    method: str
-    trial: int  # the first, 0, is the setting without tuning
-    values: Mapping[str, Any]
-    state: str  # finished | stopped early | diverged
-    rounds: int
-    value: float | None  # of the headline metric on validation samples after its last round
-    seconds: float
-    folder: str
 
 
 @dataclass(frozen=True)
@@ -73,9 +62,7 @@ class Study:
 
     def plot(self) -> Any:
         """A plotly figure: the validation value of every trial over its first tuned setting, one panel per method."""
-        from fedloom.runs.tune.figure import figure
-
-        return figure(self)
+        return figure(self.tuned, self.trials)
 
     def save(self) -> Path:
         """Write trials.csv beside tuned.json."""
