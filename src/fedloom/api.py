@@ -231,7 +231,8 @@ def _compare_tuned(
     texts = methods.split(";") if isinstance(methods, str) else methods
     job = fresh(folder, texts, seeds, given)
     if not {"name", "out"} & {name for name, value in job.fields.items() if value is not None}:
-        job.fields["out"] = f"{str(folder).rstrip('/')}-compared"
+        place = Path(folder) if Path(folder).name not in ("", "..") else Path(folder).resolve()
+        job.fields["out"] = f"{place}-compared"
     cells = plan(job.rows, job.seeds, job.fields, fine_tuning=fine_tuning)
     names = {**job.names, **read_labels(labels, [*job.rows, *(item.method for item in job.tuning.diverged)])}
     refuse_equal_names([names.get(row, row) for row in dict.fromkeys([*job.rows, *names])])
