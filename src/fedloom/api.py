@@ -274,15 +274,17 @@ def reproduce(
     sources: Sequence[str | Path] = (),
     out: str | Path = OUT,
     as_published: bool = False,
+    tuned_clients: int | None = None,
     callbacks: Sequence[RunCallback] = (),
     **fields: Any,
 ) -> Reproduction:
     """A paper's table from its own protocol: `reproduce("fedbabu/table5", cells="s=10", seeds=3, scale=0.25)`.
 
     Tables go to `out`, run folders to `out`/runs; finished runs of the same recipe below `sources` are read. Keywords are
-    recipe fields that override the protocol in all runs. The same call resumes an interrupted job.
+    recipe fields that override the protocol in all runs. `tuned_clients`: how many clients are fine-tuned; default: all. The
+    same call resumes an interrupted job.
     """
-    planned = plan_reproduction(target, cells, methods, seeds, scale, sources, out, fields, as_published)
+    planned = plan_reproduction(target, cells, methods, seeds, scale, sources, out, fields, as_published, tuned_clients)
     reproduction = carry_out(planned, callbacks)
     save_reproduction(reproduction)
     return reproduction

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,10 +19,11 @@ from fedloom.io.user_code import import_parts
 from fedloom.methods import list_methods
 from fedloom.nets import list_models
 from fedloom.papers.listing import list_protocols
+from fedloom.papers.nearest import nearest
 from fedloom.report.analysis import analysis_tables
 from fedloom.report.page.watch import HOST, serve
 from fedloom.report.split_view import split_view
-from fedloom.report.table import listing, plain_table, size
+from fedloom.report.table import description, listing, plain_table, size
 from fedloom.runs.analyze import WHAT
 from fedloom.runs.bench import bench as run_bench
 
@@ -98,12 +100,21 @@ def analyze(
     console.line(f"tables: {analysis.path}")
 
 
-LISTS: dict[str, tuple[Callable[[], Any], dict[str, str]]] = {
-    "methods": (
+@dataclass(frozen=True)
+class Listing:
+    """Names that recipes may use: `columns` in the list, `more` also where one of them is asked for; keys to headings."""
+
+    entries: Callable[[], Sequence[Mapping[str, Any]]]
+    columns: Mapping[str, str]
+    more: Mapping[str, str] = field(default_factory=dict)
+
+
+LISTS: dict[str, Listing] = {
+    "methods": Listing(
         list_methods,
         {"title": "name", "summary": "what it does", "paper": "paper", "parameters": "parameters"},
     ),
-    "models": (
+    "models": Listing(
         list_models,
         {
             "name": "name",
@@ -115,29 +126,41 @@ LISTS: dict[str, tuple[Callable[[], Any], dict[str, str]]] = {
             "origin": "as in",
         },
     ),
-    "metrics": (
+    "metrics": Listing(
         list_metrics,
         {"name": "name", "title": "title", "better": "better", "format": "format", "summary": "what it is"},
     ),
-    "data": (list_sets, {"name": "name", "summary": "what it is", "file": "from"}),
-    "splits": (
+    "data": Listing(list_sets, {"name": "name", "summary": "what it is", "file": "from"}),
+    "splits": Listing(
         list_splits,
         {"name": "name", "kind": "decides", "example": "example", "summary": "what it does", "paper": "paper"},
     ),
-    "protocols": (list_protocols, {"name": "name", "paper": "paper", "about": "what it is", "settings": "settings"}),
+    "protocols": Listing(
+        list_protocols,
+        {"name": "name", "paper": "paper", "about": "what it is"},
+        {"settings": "settings", "methods": "by method", "tested": "tested", "notes": "notes"},
+    ),
 }
 
 
 def list_(
     what: Annotated[str, Argument(help=" | ".join(LISTS), show_default=False)],
+    name: Annotated[str | None, Argument(help="one of these, with all that is known of it", show_default=False)] = None,
     parts: Annotated[list[str] | None, Option(help="a module or .py file with parts of your own")] = None,
 ) -> None:
     """List the names that recipes may use."""
     import_parts(tuple(parts or ()))
     if what not in LISTS:
         raise FedloomError(f"list: {shown(what)} is unknown; allowed are {', '.join(LISTS)}")
-    entries, columns = LISTS[what]
-    console.out.print(listing(entries(), columns))
+    kind = LISTS[what]
+    entries = kind.entries()
+    if name is None:
+        console.out.print(listing(entries, kind.columns))
+        return
+    by_name = {str(entry["name"]): entry for entry in entries}
+    if name not in by_name:
+        raise FedloomError(f"list: {nearest(what.removesuffix('s'), name, by_name)}")
+    console.out.print(description(by_name[name], {**kind.columns, **kind.more}))
 
 
 def bench(

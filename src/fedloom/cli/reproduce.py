@@ -38,6 +38,9 @@ def reproduce(
     as_published: Annotated[
         bool, Option("--as-published", help="run what the released code did, where that is another method")
     ] = False,
+    tuned_clients: Annotated[
+        int | None, Option(help="number of clients that are fine-tuned, drawn by the seed", show_default="all")
+    ] = None,
     only_plan: Annotated[bool, Option("--plan", help="say what would be run and how long it takes, then stop")] = False,
     workers: Annotated[str | None, Option(help="number of worker processes", show_default="one per core")] = None,
     set_: Annotated[
@@ -55,7 +58,7 @@ def reproduce(
         assign(given, setting)
     if workers is not None:
         given["workers"] = workers
-    planned = plan(target, cells, methods, seeds, scale, source or (), out, given, as_published)
+    planned = plan(target, cells, methods, seeds, scale, source or (), out, given, as_published, tuned_clients)
     console.note(planned.describe())
     for name, how in planned.without_data.items():
         console.note(f"left out: cells on {name}, which is missing; {how}")
@@ -79,21 +82,11 @@ def reproduce(
 
 
 def _list(what: str | None) -> None:
-    if what is None or "/" not in what:
-        columns = _TABLES if what is None else {**_TABLES, "axes": "axes"}
-        print_wide(console.out, listing(tables_list(what), columns))
-        return
-    made = table_list(what)
-    print_wide(console.out, listing(made.rows, made.columns))
-    for note in made.notes:
+    if what is not None and "/" in what:
+        listed = table_list(what)
+        print_wide(console.out, listing(listed.rows, listed.columns))  # a cell a line
+    else:
+        listed = tables_list(what)
+        console.out.print(listing(listed.rows, listed.columns))
+    for note in listed.notes:
         console.line(note)
-
-
-_TABLES = {
-    "name": "table",
-    "title": "what it is",
-    "cells": "cells",
-    "runs": "runs",
-    "hours": "time here",
-    "data": "data",
-}

@@ -62,7 +62,7 @@ def compare(
     methods: Annotated[str, Option(help=Methods)] = "fedavg; fn; babu; dr + fd",
     seeds: Annotated[int, Option(help=Seeds)] = 1,
     personal: Annotated[bool, Option(help="also fine-tune every client")] = True,
-    personal_part: Annotated[str, Option(help="what is fine-tuned: full | head | body | adapter")] = "full",
+    personal_part: Annotated[str, Option(help="what is fine-tuned: full | head | body | adapter | alternate")] = "full",
     personal_epochs: Annotated[int, Option(help="epochs of fine-tuning")] = 5,
     personal_rate: Annotated[float, Option(help="fine-tuning rate as a fraction of the method's own")] = 0.1,
     **flags: Any,

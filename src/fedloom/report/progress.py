@@ -33,6 +33,7 @@ class ProgressBar(RunCallback):
         )
         self._task = self._progress.add_task("", total=1.0, status="", left="")
         self._rounds, self._share, self._title, self._headline = 1, (0.0, 1.0), "", "accuracy"
+        self._training = 1.0  # share of the current cell's work
         self._clock, self._trained = TimeLeft(), False
         self._last_line = 0.0  # when a line was last printed to a log
 
@@ -50,7 +51,7 @@ class ProgressBar(RunCallback):
         else:
             self._clock.skip(cell.share[0])
         self._trained = False
-        self._rounds, self._share = cell.recipe.rounds, cell.share
+        self._rounds, self._share, self._training = cell.recipe.rounds, cell.share, cell.training
         self._title = f"{number + 1}/{total} {cell.title}"
         self._progress.update(self._task, description=self._title, status="")
         self._move(0)
@@ -78,13 +79,27 @@ class ProgressBar(RunCallback):
         if line["lost"]:
             reasons = "; ".join(f"client {client}: {why}" for client, why in line["lost_clients"].items())
             self.note(f"round {line['round']}: {line['lost']} uploads lost ({reasons})")
+        self._log(f"round {line['round']}/{self._rounds}  {status}", line["round"] == self._rounds)
+
+    def client_tuned(self, done: int, total: int) -> None:
+        begin, end = self._share
+        position = begin + (end - begin) * (self._training + (1 - self._training) * done / total)
+        if self._trained:
+            self._clock.reach(position)
+        else:  # the run was there already
+            self._clock.skip(position)
+            self._trained = True
+        status = f"fine-tuned {done} of {total} clients"
+        self._progress.update(self._task, completed=position, left=self._clock.left(), status=status)
+        self._log(status, done == total)
+
+    def _log(self, text: str, last: bool) -> None:
+        """A line where there is no bar: every ten seconds, and the last one."""
         now = time.monotonic()
-        if not self.console.is_terminal and (now - self._last_line > 10 or line["round"] == self._rounds):
+        if not self.console.is_terminal and (now - self._last_line > 10 or last):
             self._last_line = now
             left = f"  ({left})" if (left := self._clock.left()) else ""
-            self.note(
-                f"{self._title + ': ' if self._title else ''}round {line['round']}/{self._rounds}  {status}{left}"
-            )
+            self.note(f"{self._title + ': ' if self._title else ''}{text}{left}")
 
     def note(self, text: str) -> None:
         self.console.print(text, highlight=False, markup=False, soft_wrap=True)
@@ -92,7 +107,7 @@ class ProgressBar(RunCallback):
     def _at(self, done: int) -> float:
         """Share of all work that is done after this round of the current run."""
         begin, end = self._share
-        return begin + (end - begin) * done / self._rounds
+        return begin + (end - begin) * self._training * done / self._rounds
 
     def _move(self, done: int) -> None:
         self._progress.update(self._task, completed=self._at(done), left=self._clock.left())

@@ -14,48 +14,71 @@ from fedloom.runs.reproduce.estimate import duration, seconds
 from fedloom.runs.reproduce.jobs import Job, plan_jobs
 
 
-def tables_list(name: str | None = None) -> list[dict[str, str]]:
+@dataclass(frozen=True)
+class Listed:
+    """Rows of a table with their headings, and what to say below it."""
+
+    rows: list[dict[str, str]]
+    columns: dict[str, str]
+    notes: list[str]
+
+
+def tables_list(name: str | None = None) -> Listed:
     """One row a table, of all papers or of one."""
     keys = PAPERS if name is None else (key_of(name),)
-    return [_table(key, table) for key in keys for table in paper(key).tables]
+    sets: dict[str, Availability] = {}
+    rows = [_table(key, table, sets) for key in keys for table in paper(key).tables]
+    columns = {"name": "table", "title": "what it is", "cells": "cells", "runs": "runs"}
+    columns |= {"hours": "time here", "data": "data sets here"}
+    states = {
+        Availability.HERE: "Here",
+        Availability.DOWNLOAD: "Downloaded when first used",
+        Availability.MISSING: "Missing (fedloom reproduce list PAPER/TABLE says where to get them)",
+    }
+    notes = []
+    for state, text in states.items():
+        if names := [data for data, its in sets.items() if its is state]:
+            notes.append(f"{text}: {', '.join(names)}")
+    return Listed(rows, columns, notes)
 
 
-def _table(key: str, table: str) -> dict[str, str]:
+def _table(key: str, table: str, sets: dict[str, Availability]) -> dict[str, str]:
     cells = table_cells(key, table)
     runnable = [cell for cell in cells if not cell.not_runnable]
     jobs = _jobs(runnable)
-    sets = dict.fromkeys(job.cell.recipe.data.name for job in jobs)
-    axes: dict[str, dict[str, None]] = {}
-    for cell in cells:
-        for axis, label in cell.labels.items():
-            axes.setdefault(axis, {})[label] = None
+    needed = {name: availability(name) for name in dict.fromkeys(name for job in jobs for name in _needs(job))}
+    sets |= needed
+    here = sum(state is Availability.HERE for state in needed.values())
     return {
         "name": f"{key}/{table}",
         "title": paper(key).tables[table].title,
         "cells": f"{len(runnable)} of {len(cells)}" if len(runnable) < len(cells) else str(len(cells)),
         "runs": str(len(jobs)),
         "hours": duration(seconds(jobs)) if jobs else "",
-        "data": ", ".join(f"{name} ({availability(name).value})" for name in sets),
-        "axes": "; ".join(f"{axis}={_few(list(labels))}" for axis, labels in axes.items()),
+        "data": f"{here} of {len(needed)}" if needed else "",
     }
 
 
-def _few(labels: Sequence[str]) -> str:
-    return ",".join(labels[:4]) + (f",… ({len(labels)})" if len(labels) > 4 else "")
+def _needs(job: Job) -> list[str]:
+    """Data set and initial weights, unless another run leaves them."""
+    recipe = job.cell.recipe
+    return [recipe.data.name, *([recipe.init] if recipe.init and job.begins_with is None else [])]
+
+
+def _labels(cells: Sequence[PublishedCell]) -> list[str]:
+    """What `--cells` may name."""
+    axes: dict[str, dict[str, None]] = {}
+    for cell in cells:
+        for axis, label in cell.labels.items():
+            axes.setdefault(axis, {})[label] = None
+    return [f"--cells {axis}=: {' | '.join(labels)}" for axis, labels in axes.items() if len(labels) > 1]
 
 
 def _jobs(cells: Sequence[PublishedCell]) -> list[Job]:
     return plan_jobs(cells, (0,), 1.0, {}, Path("runs/reproduce"))
 
 
-@dataclass(frozen=True)
-class CellList:
-    rows: list[dict[str, str]]
-    columns: dict[str, str]
-    notes: list[str]
-
-
-def table_list(target: str) -> CellList:
+def table_list(target: str) -> Listed:
     """One row a cell of one table: what was printed, and what gives the same number here."""
     cells = choose(target)
     rows: list[dict[str, str]] = []
@@ -73,11 +96,16 @@ def table_list(target: str) -> CellList:
             }
         )
     whole = paper(target.partition("/")[0])
-    notes = [f"Not runnable ({count} cells): {reason}" for reason, count in reasons.items()]
+    notes = _labels(cells)
+    notes += [f"Not runnable ({count} cells): {reason}" for reason, count in reasons.items()]
     for name in dict.fromkeys(cell.protocol for cell in cells if cell.protocol):
         data = str(protocols()[name].recipe["data.name"])
-        if availability(data) is Availability.MISSING:
-            notes.append(f"{data} is missing: {how_to_get(data, protocols()[name])}")
+        state = availability(data)
+        if state is not Availability.HERE:
+            here = "missing" if state is Availability.MISSING else "not in $FEDLOOM_DATA"
+            notes.append(f"{data} is {here}: {how_to_get(data, protocols()[name])}")
+        if weights := protocols()[name].recipe.get("init"):
+            notes.append(f"Initial weights are downloaded: {weights}")
     columns = {
         "cell": "cell",
         "published": "published",
@@ -85,7 +113,8 @@ def table_list(target: str) -> CellList:
         "method": "method",
         "time": "time here",
     }
-    return CellList(rows, columns, [*notes, *(f"Note: {note}" for note in whole.notes)])
+    notes += [f"Note: {note}" for note in whole.notes]
+    return Listed(rows, columns, list(dict.fromkeys(notes)))
 
 
 def _time(cell: PublishedCell) -> str:

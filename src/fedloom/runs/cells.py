@@ -44,6 +44,7 @@ class Cell:
     recipe: Recipe
     point: Point = ()  # the swept values
     share: tuple[float, float] = (0.0, 1.0)  # where this cell's work begins and ends in that of the total job
+    training: float = 1.0  # share of this cell's work; the rest is fine-tuning
 
     @property
     def title(self) -> str:
@@ -93,7 +94,7 @@ def plan(
         where.check(cell.recipe)
         resolve(prepare(cell.recipe))
         check_metrics(cell.recipe.metrics)
-    return _weighed(cells, fine_tuning)
+    return _estimated(cells, fine_tuning)
 
 
 def row_settings(text: str) -> list[str]:
@@ -113,17 +114,22 @@ def _full(field: str) -> str:
     return f"{field}.name" if field in NAMED_GROUPS else field  # the data set changes, its preparation stays
 
 
-def _weighed(cells: Sequence[Cell], fine_tuning: RelativeFineTuning | None) -> list[Cell]:
+def _estimated(cells: Sequence[Cell], fine_tuning: RelativeFineTuning | None) -> list[Cell]:
     """Each with its share of the work, counted in passes over all clients, for the estimate of the time left."""
-    works = []
-    for cell in cells:
-        r = cell.recipe
-        works.append(r.rounds * r.mean_work * r.cohort_size / r.clients + (fine_tuning.epochs if fine_tuning else 0))
-    total, before, weighed = sum(works), 0.0, []
-    for cell, work in zip(cells, works, strict=True):
-        weighed.append(replace(cell, share=(before / total, (before + work) / total)))
-        before += work
-    return weighed
+    recipes = [cell.recipe for cell in cells]
+    trainings = [r.rounds * r.mean_work * r.cohort_size / r.clients for r in recipes]
+    return weighed(cells, trainings, [fine_tuning.epochs if fine_tuning else 0] * len(cells))
+
+
+def weighed(cells: Sequence[Cell], training: Sequence[float], tuning: Sequence[float]) -> list[Cell]:
+    """Each with its share of the work, given that of its training and that of its fine-tuning."""
+    total, before, made = (sum(training) + sum(tuning)) or 1.0, 0.0, []
+    for cell, trained, tuned in zip(cells, training, tuning, strict=True):
+        after = before + trained + tuned
+        share = trained / (trained + tuned) if trained + tuned else 1.0
+        made.append(replace(cell, share=(before / total, after / total), training=share))
+        before = after
+    return made
 
 
 def _refuse_shared_folders(cells: Sequence[Cell]) -> None:

@@ -40,7 +40,8 @@ def compare_cells(
 def _compare(cells: Sequence[Cell], fine_tuning: RelativeFineTuning | None, callback: RunCallback) -> Comparison:
     def personal(cell: Cell, done: Run) -> PersonalizationResult:
         assert fine_tuning is not None
-        return _personal(cell, done, fine_tuning)
+        rate = fine_tuning.rate_share * cell.recipe.lr
+        return tune_clients(done, [FineTuning(fine_tuning.part, fine_tuning.epochs, rate)], callback)[0]
 
     results = [Result(*item) for item in each_cell(cells, personal if fine_tuning else None, callback)]
     return Comparison(results, fine_tuning, _root(cells))
@@ -147,10 +148,19 @@ def _refuse_other_recipe(cell: Cell) -> None:
         )
 
 
-def _personal(cell: Cell, done: Run, fine_tuning: RelativeFineTuning) -> PersonalizationResult:
-    return personalize_run(
-        done, [FineTuning(fine_tuning.part, fine_tuning.epochs, fine_tuning.rate_share * cell.recipe.lr)]
-    )[0]
+def tune_clients(
+    run: Run, tunings: Sequence[FineTuning], callback: RunCallback, sample: int | None = None
+) -> list[PersonalizationResult]:
+    """Fine-tune the clients of a finished run; the callback is told of each."""
+    clients = run.recipe.clients if sample is None else min(sample, run.recipe.clients)
+    total, done = clients * len(tunings), 0
+
+    def tick(_: int) -> None:
+        nonlocal done
+        done += 1
+        callback.client_tuned(done, total)
+
+    return personalize_run(run, tunings, sample=sample, done=tick)
 
 
 def _root(cells: Sequence[Cell]) -> Path:

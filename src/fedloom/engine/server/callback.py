@@ -44,6 +44,9 @@ class RunCallback:
     def cell_started(self, cell: Any, number: int, total: int) -> None:
         """In a comparison or a sweep: one of its runs starts, or is already finished."""
 
+    def client_tuned(self, done: int, total: int) -> None:
+        """In a comparison or a reproduction, after a run: `done` of `total` clients have been fine-tuned."""
+
     def note(self, text: str) -> None:
         """A message for the user."""
 
@@ -85,6 +88,10 @@ class Callbacks(RunCallback):
     def cell_started(self, cell: Any, number: int, total: int) -> None:
         for callback in self.each:
             callback.cell_started(cell, number, total)
+
+    def client_tuned(self, done: int, total: int) -> None:
+        for callback in self.each:
+            callback.client_tuned(done, total)
 
     def note(self, text: str) -> None:
         for callback in self.each:

@@ -33,6 +33,7 @@ class Job:
     cells: tuple[PublishedCell, ...]
     protocol: str
     begins_with: str | None = None  # digest of the run whose weights it begins with
+    tuned_clients: int | None = None  # how many clients are fine-tuned; None: all
 
     @property
     def weights(self) -> Path:
@@ -56,7 +57,12 @@ class Job:
 
 
 def plan_jobs(
-    cells: Sequence[PublishedCell], seeds: Sequence[int], scale: float, given: Mapping[str, Any], out: Path
+    cells: Sequence[PublishedCell],
+    seeds: Sequence[int],
+    scale: float,
+    given: Mapping[str, Any],
+    out: Path,
+    tuned_clients: int | None = None,
 ) -> list[Job]:
     """Every run that these cells need, each once, in the order of the cells. All recipes are checked."""
     jobs: dict[str, Job] = {}
@@ -68,7 +74,12 @@ def plan_jobs(
             if (first := cell.first()) is not None:
                 begun = _add(jobs, _job(first, seed, scale, given, out, cells=()))
             _add(jobs, _job(cell, seed, scale, given, out, cells=(cell,), begun=begun))
-    return list(jobs.values())
+    return [replace(job, tuned_clients=_fewer(job, tuned_clients)) for job in jobs.values()]
+
+
+def _fewer(job: Job, wanted: int | None) -> int | None:
+    """None if that is all of them."""
+    return wanted if wanted is not None and wanted < job.cell.recipe.clients else None
 
 
 def _add(jobs: dict[str, Job], job: Job) -> Job:

@@ -22,15 +22,15 @@ SUMMARY = {
 }
 
 
-def value(cell: PublishedCell, recipe: Recipe, folder: RunFolder) -> float:
-    """In percent, or seconds."""
+def value(cell: PublishedCell, recipe: Recipe, folder: RunFolder, tuned_clients: int | None = None) -> float:
+    """In percent, or seconds. `tuned_clients`: how many clients are fine-tuned; None: all."""
     summary = read_json(folder.summary) or {}
     kind = cell.measure.kind
     if kind == "seconds":
         return float(summary["seconds"]) / float(summary["rounds"])
     if kind == "tuned":
         tuning = fine_tuning(cell, recipe)
-        curve = stored_curve(folder, tuning) if tuning is not None else None
+        curve = stored_curve(folder, tuning, tuned_clients) if tuning is not None else None
         if tuning is None or curve is None:
             raise FedloomError(f"{folder.path} has no such fine-tuning")
         return 100 * float(curve[tuning.epochs]["mean"])

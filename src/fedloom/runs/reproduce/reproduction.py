@@ -18,14 +18,13 @@ from fedloom.errors import FedloomError
 from fedloom.papers import PublishedCell, protocols
 from fedloom.papers.apply import flat
 from fedloom.recipe import NO_EFFECT_FIELDS
-from fedloom.runs.cells import Cell
-from fedloom.runs.compare import each_cell
+from fedloom.runs.cells import Cell, weighed
+from fedloom.runs.compare import each_cell, tune_clients
 from fedloom.runs.folder import RunFolder
-from fedloom.runs.personalize import personalize_run
 from fedloom.runs.reproduce import read
 from fedloom.runs.reproduce.choose import choose
 from fedloom.runs.reproduce.data import Availability, availability, how_to_get
-from fedloom.runs.reproduce.estimate import duration, job_seconds, sizes_of
+from fedloom.runs.reproduce.estimate import duration, job_seconds, sizes_of, training_seconds, tuning_seconds
 from fedloom.runs.reproduce.jobs import Job, plan_jobs
 from fedloom.runs.reproduce.outcome import CellOutcome
 from fedloom.runs.reproduce.results import Results, StoredResult
@@ -50,6 +49,7 @@ class Plan:
     out: Path
     without_data: Mapping[str, str]  # data set -> how to get it
     on_record: Mapping[str, StoredResult]  # by digest: results that stand for a run
+    tuned_clients: int | None = None  # how many clients are fine-tuned; None: all
 
     @property
     def waiting(self) -> list[Job]:
@@ -64,7 +64,8 @@ class Plan:
         """How these runs depart from the paper's protocol; shown with every line."""
         shorter = (f"{self.scale:g} of the rounds",) if self.scale != 1 else ()
         given = (f"{name}={value}" for name, value in self.changed.items() if name not in NO_EFFECT_FIELDS)
-        return (*shorter, *given)
+        fewer = (f"{self.tuned_clients} clients fine-tuned",) if any(job.tuned_clients for job in self.jobs) else ()
+        return (*shorter, *fewer, *given)
 
     def describe(self) -> str:
         """One sentence: how much there is to do, and how long it will take."""
@@ -107,12 +108,15 @@ def plan(
     out: str | Path = OUT,
     given: Mapping[str, Any] | None = None,
     as_published: bool = False,
+    tuned_clients: int | None = None,
 ) -> Plan:
     """Choose cells, make and check their recipes, and find what is finished already. Nothing is written."""
     if seeds < 1:
         raise FedloomError(f"seeds: must be 1 or more (got {seeds})")
     if not 0 < scale <= 1:
         raise FedloomError(f"scale: must be above 0 and at most 1 (got {scale:g})")
+    if tuned_clients is not None and tuned_clients < 1:
+        raise FedloomError(f"tuned_clients: must be 1 or more (got {tuned_clients})")
     fields = {name: value for name, value in flat(given or {}).items() if name not in ("out", "name")}
     for name in ("method", "split", "seed"):
         if name in fields:
@@ -126,7 +130,7 @@ def plan(
     missing: dict[str, str] = {}
     on_record: dict[str, StoredResult] = {}
     moved: dict[str, Job] = {}  # runs that others begin with, where they really are
-    for planned in plan_jobs(chosen, numbers, scale, fields, Path(out)):
+    for planned in plan_jobs(chosen, numbers, scale, fields, Path(out), tuned_clients):
         job = planned.beginning(moved[planned.begins_with]) if planned.begins_with in moved else planned
         reused = None if complete(job) else finished.find(job)
         if reused is not None:
@@ -154,6 +158,7 @@ def plan(
         Path(out),
         missing,
         on_record,
+        tuned_clients,
     )
 
 
@@ -181,25 +186,23 @@ def _refuse(target: str, cells: Sequence[PublishedCell], missing: Mapping[str, s
 
 def _weighed(jobs: Sequence[Job], done: set[str]) -> tuple[Job, ...]:
     """Each with its share of the work, for one progress bar."""
-    works = [0.0 if job.digest in done else job_seconds(job) for job in jobs]
-    total, before, weighed = sum(works) or 1.0, 0.0, []
-    for job, work in zip(jobs, works, strict=True):
-        share = (before / total, (before + work) / total)
-        weighed.append(replace(job, cell=replace(job.cell, share=share)))
-        before += work
-    return tuple(weighed)
+    waiting = [job.digest not in done for job in jobs]
+    training = [training_seconds(job) if left else 0.0 for job, left in zip(jobs, waiting, strict=True)]
+    tuning = [tuning_seconds(job) if left else 0.0 for job, left in zip(jobs, waiting, strict=True)]
+    cells = weighed([job.cell for job in jobs], training, tuning)
+    return tuple(replace(job, cell=cell) for job, cell in zip(jobs, cells, strict=True))
 
 
 def carry_out(plan: Plan, callbacks: Sequence[RunCallback] = ()) -> Reproduction:
     """Run what is left, then read every cell."""
     waiting, failures = {job.folder: job for job in plan.waiting}, dict[str, str]()
+    callback = Callbacks(*callbacks)
 
     def tune(cell: Cell, run: Run) -> None:
-        tunings = waiting[Path(str(cell.recipe.out))].fine_tunings
-        if tunings:
-            personalize_run(run, tunings)
+        job = waiting[Path(str(cell.recipe.out))]
+        if job.fine_tunings:
+            tune_clients(run, job.fine_tunings, callback, job.tuned_clients)
 
-    callback = Callbacks(*callbacks)
     with where.session():
         for cell, _, _, failure in each_cell([job.cell for job in waiting.values()], tune, callback):
             if failure is not None:
@@ -228,8 +231,10 @@ def _outcome(cell: PublishedCell, jobs: Sequence[Job], plan: Plan, failures: Map
             reasons.append(failures[job.digest])
         elif complete(job):
             try:
-                values.append(read.value(cell, job.cell.recipe, folder))
+                values.append(read.value(cell, job.cell.recipe, folder, job.tuned_clients))
                 samples = read.test_samples(folder)
+                if cell.measure.kind == "tuned" and job.tuned_clients is not None:
+                    samples = samples * job.tuned_clients // job.cell.recipe.clients
             except (FedloomError, KeyError, TypeError, ValueError) as error:
                 reasons.append(str(error))
     return CellOutcome(cell, tuple(values), samples, "; ".join(dict.fromkeys(reasons)), tuple(dict.fromkeys(differs)))

@@ -44,15 +44,20 @@ def _digest(folder: RunFolder) -> str | None:
 def complete(job: Job) -> bool:
     """Whether the run is finished and every fine-tuning of it is stored."""
     folder = RunFolder(job.folder)
-    return folder.finished and all(stored_curve(folder, tuning) is not None for tuning in job.fine_tunings)
+    return folder.finished and all(
+        stored_curve(folder, tuning, job.tuned_clients) is not None for tuning in job.fine_tunings
+    )
 
 
-def stored_curve(folder: RunFolder, tuning: FineTuning) -> list[dict[str, Any]] | None:
-    """Accuracy by epochs of a stored fine-tuning of these weights that is at least as long; None if there is none."""
+def stored_curve(folder: RunFolder, tuning: FineTuning, clients: int | None = None) -> list[dict[str, Any]] | None:
+    """Accuracy by epochs of a stored fine-tuning of these weights that is at least as long; None if there is none.
+
+    `clients`: the number of them, where not all are fine-tuned.
+    """
     weights = (read_json(folder.summary) or {}).get("digest")
     for path in sorted((folder.path / "personal").glob("*.json")):
         stored = read_json(path)
-        if not isinstance(stored, dict) or stored.get("weights") != weights or stored.get("sample"):
+        if not isinstance(stored, dict) or stored.get("weights") != weights or stored.get("sample") != clients:
             continue
         curve = stored.get("curve")
         same = (stored.get("part"), stored.get("lr"), stored.get("loss", "method")) == (
