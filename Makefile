@@ -49,11 +49,6 @@ lint: .venv/installed-dev
 	$(BIN)/lint-imports
 	$(BIN)/python scripts/docs_tables.py --check
 
-# Write the tables of README and docs that are generated from the code.
-docs: .venv/installed-dev
-	$(BIN)/python scripts/docs_tables.py
-	$(BIN)/python scripts/docs_tables.py --check
-
 # Tables of README.md and docs/ are generated from the code's registries.
 docs: .venv/installed-dev
 	$(BIN)/python scripts/docs_tables.py

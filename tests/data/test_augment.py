@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from scipy.ndimage import affine_transform
 from torch import Tensor
 
 from fedloom.data import InputSpec, pipeline_of
@@ -87,7 +88,35 @@ def test_cutout_sets_one_square_to_the_mean_color() -> None:
     assert max(corner) == 9
 
 
-@pytest.mark.parametrize("augment", ["flip", "crop+flip", "crop:2:reflect+flip", "resizedcrop", "cutout"])
+def test_an_affine_map_is_that_of_scipy() -> None:
+    x, (degrees, shift, zoom) = batch(12, 9, 14, 2), (40.0, 0.3, 0.25)
+    out = plain(f"affine:{degrees}:{shift}:{zoom}+flip", 2)(x, torch_generator(3, "a")).permute(0, 2, 3, 1)
+    generator = torch_generator(3, "a")
+    turn, scale, down, right = (2 * torch.rand(4, 12, dtype=torch.float64, generator=generator) - 1).numpy()
+    mirrored = torch.randint(2, (12,), generator=generator).tolist()
+    center = np.array([4.0, 6.5])
+    for k in range(12):
+        angle, factor = np.radians(degrees) * turn[k], 1 + zoom * scale[k]
+        forth = factor * np.array([[np.cos(angle), np.sin(angle)], [-np.sin(angle), np.cos(angle)]])
+        back = np.linalg.inv(forth)  # scipy maps places of the result to places of the image
+        moved = center + np.array([shift * 9 * down[k], shift * 14 * right[k]])
+        for channel in range(2):
+            expected = affine_transform(
+                x[k, :, :, channel].double().numpy(), back, center - back @ moved, order=1, mode="grid-constant"
+            )
+            expected = expected[:, ::-1] if mirrored[k] else expected
+            assert np.abs(out[k, :, :, channel].numpy() - expected).max() < 2e-3  # of values up to 255
+    assert {0, 1} == set(mirrored)
+
+
+def test_an_affine_map_by_nothing_leaves_images_as_they_are() -> None:
+    x = batch(3, 5, 8, 3)
+    assert (plain("affine:0:0:0", 3)(x, torch_generator(0, "a")) - plain("none", 3)(x, None)).abs().max() < 1e-3
+
+
+@pytest.mark.parametrize(
+    "augment", ["flip", "crop+flip", "crop:2:reflect+flip", "resizedcrop", "affine+crop", "cutout"]
+)
 def test_floats_of_any_number_of_channels_are_augmented_like_bytes(augment: str) -> None:
     x = batch(6, 8, 8, 5)
     of_bytes = plain(augment, 5)(x, torch_generator(0, "a"))
@@ -113,6 +142,12 @@ def test_terms_may_come_in_any_order() -> None:
         ("crop:1.2.3", "has no number"),
         ("resizedcrop:0", r"must be in \(0, 1\]"),
         ("", "allowed are none, or a sum of flip"),
+        ("affine+affine", "affine is the second of its kind: keep one"),
+        ("affine:ten", "affine takes up to three numbers: affine:DEGREES:SHIFT:ZOOM"),
+        ("affine:1:0:0:0", "affine takes up to three numbers"),
+        ("affine:200", "takes degrees from 0 to 180"),
+        ("affine:10:0.1:1", "a zoom from 0 to below 1"),
+        ("affine:nan", "takes degrees from 0 to 180"),
     ],
 )
 def test_a_wrong_augmentation_is_refused_in_a_sentence(augment: str, sentence: str) -> None:
@@ -124,6 +159,8 @@ def test_augmentation_refuses_other_kinds_and_reflection_beyond_the_image() -> N
     own = ((0.0,), (1.0,))
     with pytest.raises(FedloomError, match="augment is 'flip'; it changes images, and vitals holds features"):
         pipeline_of(InputSpec("features", (1,)), own, "vitals", augment="flip")
+    with pytest.raises(FedloomError, match="augment is 'affine'; it changes images, and vitals holds features"):
+        pipeline_of(InputSpec("features", (1,)), own, "vitals", augment="affine")
     with pytest.raises(FedloomError, match="augment is 'crop'; it changes images, and notes holds tokens"):
         pipeline_of(InputSpec("tokens", (4,)), own, "notes", augment="crop")
     with pytest.raises(FedloomError, match="reflection pads by at most 3 pixels in images of 4x8"):

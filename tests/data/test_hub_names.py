@@ -61,6 +61,14 @@ SCHEMAS: dict[str, tuple[dict[str, Any], tuple[str, ...], str | None]] = {  # co
     ),
     "pacs": ({"image": IMAGE, "domain": TEXT, "label": labels(7)}, ("train",), None),
     "office_home": ({"image": IMAGE, "domain": TEXT, "label": labels(65)}, ("train",), None),
+    "domainnet": ({"image": IMAGE, "label": labels(345), "domain": labels(6)}, ("train", "test"), None),
+    "fairface": (
+        {"image": IMAGE, "age": labels(9), "gender": labels(2), "race": labels(7), "service_test": NUMBER},
+        ("train", "validation"),
+        "0.25",
+    ),
+    "imagenet100_cmc": ({"image": IMAGE, "label": labels(100)}, ("train", "validation"), None),
+    "imagenet": ({"image": IMAGE, "label": labels(1000)}, ("train", "test", "validation"), None),
     "fed_isic2019": ({"image": IMAGE, "center": NUMBER, "label": labels(8)}, ("train", "test"), None),
 }
 
@@ -79,9 +87,9 @@ def test_a_plain_name_is_read_from_the_hub_by_its_columns(name: str, monkeypatch
     images = load(name)
     assert asked == [(HUB_NAMES[name].repository, config, None)]
     assert images.name == name
-    tested = next((split for split in ("test", "validation", "valid") if split in splits), None)
-    count = next(kind for kind in columns.values() if isinstance(kind, datasets.ClassLabel)).num_classes
-    assert images.classes == count
+    usual = ("test", "validation", "valid") if name != "imagenet" else ("validation",)  # its test labels are secret
+    tested = next((split for split in usual if split in splits), None)
+    assert images.classes == columns[HUB_NAMES[name].label].num_classes
     if tested:
         begin = 10 * splits.index(tested)
         assert np.array_equal(images.train_x, np.stack([pixels(row, (6, 6, 3)) for row in range(10)]))
@@ -89,7 +97,12 @@ def test_a_plain_name_is_read_from_the_hub_by_its_columns(name: str, monkeypatch
     else:
         assert np.array_equal(images.test_x, np.stack([pixels(row, (6, 6, 3)) for row in (0, 5)]))
         assert len(images.train_y) == 8
-    if "domain" in columns:
+    if name in ("domainnet", "fairface"):
+        count = columns[HUB_NAMES[name].domain].num_classes
+        assert images.domain_names == tuple(f"n{k}" for k in range(count))
+        assert images.train_domain is not None and images.test_domain is not None
+        assert images.train_domain.tolist() == [row % count for row in range(10)]
+    elif "domain" in columns:
         assert images.domain_names == ("domain0", "domain1", "domain2")
         assert images.train_domain is not None
         assert images.train_domain.tolist() == [1, 2, 0, 1, 0, 1, 2, 0]
@@ -99,6 +112,21 @@ def test_a_plain_name_is_read_from_the_hub_by_its_columns(name: str, monkeypatch
     if "center" in columns:
         assert images.train_domain is not None
         assert images.train_domain.tolist() == [row % 5 for row in range(10)]
+
+
+def test_another_split_can_be_named_for_testing(monkeypatch: pytest.MonkeyPatch) -> None:
+    columns = {"image": IMAGE, "label": labels(2)}
+    parts = {
+        split: table(split, size, 0, columns, (4, 4, 3)) for split, size in (("train", 6), ("test", 2), ("dev", 3))
+    }
+    monkeypatch.setattr(datasets, "load_dataset", lambda *_, **__: datasets.DatasetDict(parts))
+    assert (len(load("hf:a/b").test_y), len(load("hf:a/b?test=dev").test_y)) == (2, 3)
+    with pytest.raises(FedloomError, match="has the splits train, test, dev; expected one called val"):
+        load("hf:a/b?test=val")
+    monkeypatch.setattr(datasets, "load_dataset", lambda *_, **__: parts["train"])
+    with pytest.raises(FedloomError, match="hf:a/c has no splits, so none is called dev; leave test= out"):
+        load("hf:a/c?test=dev")
+    assert len(load("hf:a/c", test_every=3).test_y) == 2
 
 
 def test_a_file_of_that_name_goes_before_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

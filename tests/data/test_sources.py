@@ -81,6 +81,74 @@ def test_a_changed_picture_is_read_anew(tmp_path: Path) -> None:
     assert (len(old.train_y), len(new.train_y)) == (2, 3)
 
 
+@pytest.mark.parametrize("test", ["test", "val"])
+@pytest.mark.parametrize("form", ["{half}/{domain}/{kind}/{n}.png", "{domain}/{half}/{kind}/{n}.png"])
+def test_domains_may_be_divided_before_or_after_their_name(form: str, test: str, tmp_path: Path) -> None:
+    seed = 0
+    for domain in ("sketch", "photo"):
+        for half, count in (("train", 2), (test, 1)):
+            for kind in ("dog", "cat"):
+                for n in range(count):
+                    place(tmp_path / form.format(half=half, domain=domain, kind=kind, n=n), picture(seed))
+                    seed += 1
+    images = load(f"folder:{tmp_path}")
+    assert (images.class_names, images.domain_names) == (("cat", "dog"), ("photo", "sketch"))
+    assert images.train_domain is not None and images.test_domain is not None
+    assert images.train_domain.tolist() == [0, 0, 0, 0, 1, 1, 1, 1]
+    assert images.test_domain.tolist() == [0, 0, 1, 1]
+    assert images.train_y.tolist() == [0, 0, 1, 1] * 2
+    # written in the order sketch dog, dog, cat, cat, then its test images; photo after it
+    assert torch.equal(images.test_x, torch.from_numpy(np.stack([picture(s) for s in (11, 10, 5, 4)])))
+
+
+def test_a_tenth_of_every_domain_is_held_out_on_request(tmp_path: Path) -> None:
+    for seed in range(40):
+        place(tmp_path / ("a" if seed < 20 else "b") / "c" / f"{seed:02}.png", picture(seed))
+    usual, tenth = load(f"folder:{tmp_path}"), load(f"folder:{tmp_path}", test_every=10)
+    assert (len(usual.test_y), len(tenth.test_y)) == (8, 4)
+    assert tenth.test_domain is not None and tenth.test_domain.tolist() == [0, 0, 1, 1]
+    assert torch.equal(tenth.test_x, torch.from_numpy(np.stack([picture(s) for s in (0, 10, 20, 30)])))
+    pytest.importorskip("pandas")
+    (tmp_path / "rows.csv").write_text("x,y\n" + "".join(f"{n / 7},{n % 2}\n" for n in range(30)))
+    with pytest.raises(FedloomError, match=r"data\.test_every: rows is prepared by what its training rows hold"):
+        load(f"table:{tmp_path / 'rows.csv'}?target=y", test_every=10)
+
+
+def test_lists_name_the_test_images(tmp_path: Path) -> None:
+    for seed, name in enumerate(("photo/b/1", "photo/a/1", "draw/b/1", "draw/b/2")):
+        place(tmp_path / f"{name}.png", picture(seed))
+    (tmp_path / "photo_test.txt").write_text("photo/b/1.png 1\n")
+    (tmp_path / "draw_test.txt").write_text("draw/b/2.png 1\n")
+    images = load(f"folder:{tmp_path}?test=*_test.txt")
+    assert images.domain_names == ("draw", "photo")
+    assert images.test_domain is not None and images.test_domain.tolist() == [0, 1]
+    assert torch.equal(images.test_x, torch.from_numpy(np.stack([picture(3), picture(0)])))
+    assert torch.equal(images.train_x, torch.from_numpy(np.stack([picture(2), picture(1)])))
+    for pattern, said in (("*.lst", r"no file below .* matches test='\*\.lst'"), ("../x*", "no file below")):
+        with pytest.raises(FedloomError, match=said):
+            load(f"folder:{tmp_path}?test={pattern}")
+    (tmp_path / "draw_test.txt").write_text("draw/b/3.png 1\n")
+    with pytest.raises(FedloomError, match=r"names .*draw/b/3\.png, which is not among the images"):
+        load(f"folder:{tmp_path}?test=*_test.txt")
+    with pytest.raises(FedloomError, match="the option split=x is not understood; allowed are test"):
+        load(f"folder:{tmp_path}?split=x")
+
+
+def test_a_mixed_folder_and_one_that_is_too_deep_are_refused(tmp_path: Path) -> None:
+    for name in ("photo/a/1", "draw/a/1"):
+        place(tmp_path / "kfold" / f"{name}.png", picture(0))
+    with pytest.raises(FedloomError, match=rf"one folder deeper: write folder:{tmp_path / 'kfold'}"):
+        load(f"folder:{tmp_path}")
+    place(tmp_path / "kfold" / "photo" / "stray.png", picture(1))
+    with pytest.raises(FedloomError, match=r"kfold/draw has folders of images, but .*/photo holds images itself"):
+        load(f"folder:{tmp_path / 'kfold'}")
+    (tmp_path / "kfold" / "photo" / "stray.png").unlink()
+    for half in ("train", "test"):
+        place(tmp_path / "kfold" / "art" / half / "a" / "1.png", picture(0))
+    with pytest.raises(FedloomError, match=r"kfold/draw has no train/ and test/, but .*/art has"):
+        load(f"folder:{tmp_path / 'kfold'}")
+
+
 def test_folders_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     with pytest.raises(FedloomError, match="'folder:/nowhere' is not a folder"):
         load("folder:/nowhere")

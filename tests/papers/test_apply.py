@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fedloom.errors import FedloomError
-from fedloom.papers import apply, protocol
+from fedloom.papers import apply, protocol, table_cells
 from fedloom.papers.comparison import rows
 
 
@@ -32,6 +32,15 @@ def test_what_is_given_explicitly_wins() -> None:
 def test_another_data_set_does_not_inherit_the_constants_of_the_papers_one() -> None:
     fields = apply(protocol("fedbabu"), "fedavg", {"data": "digits"})
     assert fields["data.name"] == "digits" and "data.normalize" not in fields
+
+
+def test_a_cell_keeps_them_if_its_data_are_named_by_their_place() -> None:
+    (cell,) = [one for one in table_cells("fednn", "table2") if one.id == "method=FedAvg(BN), data=PACS"]
+    fields = cell.fields({"data.name": "folder:/data/PACS", "data.resize": 64})
+    assert fields["data.name"] == "folder:/data/PACS"
+    assert (fields["data.resize"], fields["data.test_every"]) == (64, 10)
+    assert fields["data.normalize"] == [[0.5] * 3, [0.5] * 3]
+    assert "data.normalize" not in cell.fields({"data.name": "digits"})
 
 
 def test_a_convex_share_replaces_the_weight_of_a_regularizer() -> None:

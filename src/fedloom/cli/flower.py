@@ -207,7 +207,7 @@ def check(
 @flower.command()
 def personalize(
     state: Annotated[Path, Argument(help="the state folder of this node", show_default=False)],
-    part: Annotated[str, Option(help="full | head | body | adapter")] = "full",
+    part: Annotated[str, Option(help="full | head | body | adapter | alternate")] = "full",
     epochs: Annotated[int, Option(help="epochs of fine-tuning")] = 5,
     lr: Annotated[float, Option(help="learning rate of fine-tuning")] = 0.001,
     data: Annotated[str | None, Option(help="the site's data, if they moved", show_default=False)] = None,

@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 def personalize(
     paths: Annotated[list[Path], Argument(metavar="RUN...", help="folders of finished runs", show_default=False)],
-    part: Annotated[str, Option(help="full | head | body | adapter, or several: full,head")] = "full",
+    part: Annotated[str, Option(help="full | head | body | adapter | alternate, or several: full,head")] = "full",
     epochs: Annotated[str, Option(help="epochs of fine-tuning; of several (1,5,10) each is shown")] = "5",
     lr: Annotated[str, Option(help="fine-tuning rate, or several: 0.1,0.01")] = "0.001",
     loss: Annotated[str, Option(help="method | objective (without regularizers) | ce, or several")] = "method",
@@ -80,7 +80,7 @@ def personalize(
 def adopt(
     path: Annotated[Path, Argument(metavar="RUN", help="the folder of a finished run", show_default=False)],
     data: Annotated[str, Option(help="the new client's images: PATH.npz | folder:PATH | …", show_default=False)],
-    part: Annotated[str, Option(help="what is fine-tuned: full | head | body | adapter")] = "full",
+    part: Annotated[str, Option(help="what is fine-tuned: full | head | body | adapter | alternate")] = "full",
     epochs: Annotated[int, Option(help="epochs of fine-tuning")] = 5,
     lr: Annotated[float | None, Option(help="fine-tuning rate", show_default="a tenth of the run's")] = None,
     loss: Annotated[str, Option(help="method | objective (without regularizers) | ce")] = "method",
@@ -106,7 +106,7 @@ def export(
     client: Annotated[int | None, Option(help="this client's own model in place of the global one")] = None,
     weights: Annotated[Path | None, Option(help="a model written by `fedloom adopt`")] = None,
     part: Annotated[
-        str, Option(help="what is fine-tuned of the client's model: full | head | body | adapter")
+        str, Option(help="what is fine-tuned of the client's model: full | head | body | adapter | alternate")
     ] = "full",
     epochs: Annotated[int, Option(help="epochs of fine-tuning of the client's model")] = 0,
     lr: Annotated[float | None, Option(help="fine-tuning rate", show_default="a tenth of the run's")] = None,

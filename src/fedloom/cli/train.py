@@ -70,7 +70,7 @@ def compare(
     ] = None,
     label: Annotated[list[str] | None, Option(help=Label)] = None,
     personal: Annotated[bool, Option(help="also fine-tune every client")] = True,
-    personal_part: Annotated[str, Option(help="what is fine-tuned: full | head | body | adapter")] = "full",
+    personal_part: Annotated[str, Option(help="what is fine-tuned: full | head | body | adapter | alternate")] = "full",
     personal_epochs: Annotated[int, Option(help="epochs of fine-tuning")] = 5,
     personal_rate: Annotated[float, Option(help="fine-tuning rate as a fraction of the method's own")] = 0.1,
     **flags: Any,

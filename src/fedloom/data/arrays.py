@@ -58,13 +58,15 @@ class DatasetArrays:
         return {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
 
 
-def check(where: str, content: Content, scale: float = 255.0, renumber: bool = True) -> DatasetArrays:
+def check(
+    where: str, content: Content, scale: float = 255.0, renumber: bool = True, test_every: int = HOLD_OUT
+) -> DatasetArrays:
     """Check what a source has read; raises an error about the first problem. Consumes `content`.
 
     `where`: the source, as error messages name it. `scale`: the largest pixel value of uint8 images. `renumber=False` keeps
-    integer labels that start above 0.
+    integer labels that start above 0. `test_every`: without a test set, one sample in this many is for testing.
     """
-    content = _divide(where, content) if "x" in content and "train_x" not in content else content
+    content = _divide(where, content, test_every) if "x" in content and "train_x" not in content else content
     for key in ("train_x", "train_y", "test_x", "test_y"):
         if key not in content:
             keys = ", ".join(sorted(content)) or "no keys"
@@ -213,8 +215,8 @@ def _named(content: Content, key: str = "class_names") -> bool:
     return names is not None and names.ndim == 1 and len(names) > 0
 
 
-def _divide(where: str, content: Content) -> Content:
-    """Split x, y and groups into train_* and test_*: by is_test, or by holding out every fifth sample."""
+def _divide(where: str, content: Content, test_every: int) -> Content:
+    """Split x, y and groups into train_* and test_*: by is_test, or by holding out every so-manieth sample."""
     x = content.pop("x")
     if x.ndim < 2:
         raise FedloomError(f"{where}: x is {describe(x)}; {FORMATS}")
@@ -224,7 +226,7 @@ def _divide(where: str, content: Content) -> Content:
             raise FedloomError(f"{where}: is_test is {describe(flags)}; expected a 0 or 1 for each of {len(x)} samples")
         test = flags.astype(bool)
     else:
-        test = np.arange(len(x)) % HOLD_OUT == 0
+        test = np.arange(len(x)) % test_every == 0
     divided = {"train_x": x[~test], "test_x": x[test]}
     for kind in GROUPS:
         if kind in content:

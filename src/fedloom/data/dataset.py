@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from fedloom.data import cache
-from fedloom.data.arrays import Content, DatasetArrays, check, digest, statistics
+from fedloom.data.arrays import HOLD_OUT, Content, DatasetArrays, check, digest, statistics
 from fedloom.data.hub_content import ROLES, hub_content, hub_splits
 from fedloom.data.memory import array_content, torch_content
 from fedloom.data.schema import read_schema
@@ -145,12 +145,16 @@ class Dataset:
         return pipeline_of(self.inputs, (self.mean, self.std), self.name, normalize, augment)
 
 
-def load(source: str, resize: int | None = None) -> Dataset:
-    """The dataset that `data` in a recipe names: digits, NAME, PATH.npz, folder:PATH, hf:owner/name and so on."""
+def load(source: str, resize: int | None = None, test_every: int = HOLD_OUT) -> Dataset:
+    """The dataset that `data` in a recipe names: digits, NAME, PATH.npz, folder:PATH, hf:owner/name and so on.
+
+    `test_every`: where it has no test set, one sample in this many is for testing.
+    """
     side = check_resize(resize)
     opened = find(source)
-    folder = cache.folder_of(opened.name, str(side), *opened.identity)
-    arrays, facts = cache.fetch(folder, lambda: _build(opened, side))
+    divided = () if test_every == HOLD_OUT else (f"test every {test_every}",)
+    folder = cache.folder_of(opened.name, str(side), *opened.identity, *divided)
+    arrays, facts = cache.fetch(folder, lambda: _build(opened, side, test_every))
     return Dataset(
         name=opened.name,
         classes=len(facts["class_names"]),
@@ -163,13 +167,18 @@ def load(source: str, resize: int | None = None) -> Dataset:
         mean=tuple(facts["mean"]),
         std=tuple(facts["std"]),
         digest=facts["digest"],
-        source=source if side is None else "",
+        source=source if side is None and not divided else "",
         **{name: torch.from_numpy(values) for name, values in arrays.items()},
     )
 
 
-def _build(source: DataSource, side: int | None) -> tuple[Content, cache.Facts]:
-    arrays = check(source.where, source.read(side), source.scale)
+def _build(source: DataSource, side: int | None, test_every: int) -> tuple[Content, cache.Facts]:
+    content = source.read(side)
+    if test_every != HOLD_OUT and "schema" in content and "is_test" not in content:
+        raise FedloomError(
+            f"data.test_every: {source.name} is prepared by what its training rows hold; leave it out, or mark test rows"
+        )
+    arrays = check(source.where, content, source.scale, test_every=test_every)
     if side is not None and arrays.inputs.kind != "image":
         raise FedloomError(f"data.resize: {source.name} holds {arrays.inputs.noun}, not images; leave it out")
     arrays = arrays if side is None else resized(arrays, side)

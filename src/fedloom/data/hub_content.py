@@ -36,16 +36,20 @@ def datasets_library() -> Any:
         ) from error
 
 
-def hub_splits(where: str, loaded: Any) -> tuple[Any, Any | None]:
-    """Training and test split of a Dataset or DatasetDict."""
+def hub_splits(where: str, loaded: Any, test: str | None = None) -> tuple[Any, Any | None]:
+    """Training and test split of a Dataset or DatasetDict. `test`: the name of the latter, where it is not the usual one."""
     library = datasets_library()
     if isinstance(loaded, library.Dataset):
+        if test is not None:
+            raise FedloomError(f"{where} has no splits, so none is called {test}; leave test= out")
         return loaded, None
     if not isinstance(loaded, library.DatasetDict):
         raise FedloomError(f"{where}: it is a {type(loaded).__name__}; expected a Dataset or a DatasetDict")
-    if "train" not in loaded:
-        raise FedloomError(f"{where} has the splits {', '.join(loaded)}; expected one called train")
-    return loaded["train"], next((loaded[name] for name in ("test", "validation", "valid") if name in loaded), None)
+    for name in ("train", *([test] if test is not None else [])):
+        if name not in loaded:
+            raise FedloomError(f"{where} has the splits {', '.join(loaded)}; expected one called {name}")
+    names = ("test", "validation", "valid") if test is None else (test,)
+    return loaded["train"], next((loaded[name] for name in names if name in loaded), None)
 
 
 def hub_content(

@@ -33,7 +33,10 @@ def named_data(value: Any) -> Any:
 def dataset_of(value: Any) -> Dataset:
     if isinstance(value, Dataset):
         if not value.source:
-            raise FedloomError(f"data: {value.name} was resized; name its source, and set data.resize in the recipe")
+            raise FedloomError(
+                f"data: {value.name} was resized or divided anew; name its source, and set data.resize and data.test_every "
+                "in the recipe"
+            )
         return value
     if _of(value, "pandas"):
         columns = [str(name) for name in getattr(value, "columns", [])]

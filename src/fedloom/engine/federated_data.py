@@ -84,7 +84,7 @@ def load_data(
     """`partition`, `validation`: stored partitions of training and of validation samples, one per stage. `images`, `public`:
     images to use in place of the recipe's."""
     with about("data"):
-        dataset = dataset or load(recipe.data.name, recipe.data.resize)
+        dataset = dataset or load(recipe.data.name, recipe.data.resize, recipe.data.test_every)
         pipeline = dataset.pipeline(recipe.data.normalize, recipe.augment)
     pool, held, index = hold_back(dataset, recipe)
     public = public or _public(dataset, pipeline, recipe, index)

@@ -27,7 +27,7 @@ def given_recipe(fields: Mapping[str, Any]) -> Recipe:
         return made
     import_parts(made.parts)
     with about("data"):
-        dataset = load(made.data.name, made.data.resize)
+        dataset = load(made.data.name, made.data.resize, made.data.test_every)
     if dataset.train_client is None or not ("split" in fields or dataset.client_names):
         return made
     pool = hold_back(dataset, made)[0]

@@ -13,7 +13,7 @@ from fedloom.evaluation.measure import Column, count_undefined, summarize
 from fedloom.evaluation.metrics import find_metric
 from fedloom.methods.api.context import Objective
 
-TunedPart = Literal["full", "head", "body", "adapter"]
+TunedPart = Literal["full", "head", "body", "adapter", "alternate"]
 
 
 @dataclass(frozen=True)
@@ -92,6 +92,7 @@ class PersonalizationResult:
     metrics: tuple[FineTunedMetric, ...]
     loss: Objective = "method"
     sample: int | None = None  # number of clients, where only a random sample was fine-tuned
+    turns: tuple[str, ...] = ()  # of an alternating fine-tuning: what each epoch trained
 
     def of(self, metric: str) -> FineTunedMetric:
         for result in self.metrics:
@@ -142,6 +143,8 @@ class PersonalizationResult:
             "loss": self.loss,
             "sample": self.sample,
         }
+        if self.turns:
+            content["turns"] = list(self.turns)
         if [result.metric for result in self.metrics] != ["accuracy"]:
             content |= {"tested": self.headline.tested, "tested_unseen": self.headline.tested_unseen}
         for result in self.metrics:
@@ -153,5 +156,11 @@ class PersonalizationResult:
         """Raises KeyError if one of the metrics is not stored."""
         results = tuple(FineTunedMetric.from_json(metric, stored) for metric in metrics)
         return PersonalizationResult(
-            stored["part"], stored["epochs"], stored["lr"], results, stored["loss"], stored["sample"]
+            stored["part"],
+            stored["epochs"],
+            stored["lr"],
+            results,
+            stored["loss"],
+            stored["sample"],
+            tuple(stored.get("turns", ())),
         )

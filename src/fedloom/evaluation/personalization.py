@@ -8,6 +8,8 @@ forgets is measured on test samples of classes that the client has no training s
 The loss is the method's own with its regularizers (so distillation to the served model as well), its loss without them, or
 cross-entropy. Gradient corrections are ignored. A frozen region is trained if the chosen part contains it (a FedBABU
 head is), unless the method fixes it for good (an ETF head).
+
+`alternate` trains pieces of the net in turns: head and body, or what a part of the method declares (FedETF).
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from fedloom.errors import FedloomError, shown
 from fedloom.evaluation.fine_tuned import FineTunedMetric, PersonalizationResult, TunedPart
 from fedloom.evaluation.measure import Column
 from fedloom.evaluation.tasks.finetune import FineTune
+from fedloom.methods.api.alternation import Alternating, alternation_of
 from fedloom.methods.api.context import Objective
 from fedloom.rng import numpy_generator
 from fedloom.weights import BEFORE_HEAD, Regions
@@ -31,6 +34,7 @@ REGIONS: dict[TunedPart, tuple[str, ...]] = {
     "head": ("head",),
     "body": BEFORE_HEAD,
     "adapter": ("adapter",),
+    "alternate": (*BEFORE_HEAD, "head"),
 }
 UNSEEN = 500  # at most that many test samples of unseen classes per client
 
@@ -66,7 +70,8 @@ def fine_tune(
 
     `on_global`: the served model on each client's test samples, by metric.
     """
-    check(federation.experiment.program.layout.regions, part, epochs, lr, loss)
+    program = federation.experiment.program
+    check(program.layout.regions, part, epochs, lr, loss, program.method.parts)
     first = (initial or initial_values(federation, unseen, sample)).reports
     reports = _run(federation, part, epochs, lr, loss, unseen, False, done, sample) if epochs else []
     last = reports if epochs else first
@@ -78,7 +83,9 @@ def fine_tune(
         on_unseen = _unseen(first, metric), _unseen(last, metric)
         globally = list((on_global or {}).get(metric, []))
         results.append(FineTunedMetric(metric, values, globally, on_unseen, *counts))
-    return PersonalizationResult(part, epochs, lr, tuple(results), loss, sample)
+    alternating = alternation_of(program.method.parts).epochs(epochs) if part == "alternate" else []
+    turns = tuple(turn.name for turn in alternating)
+    return PersonalizationResult(part, epochs, lr, tuple(results), loss, sample, turns)
 
 
 def _run(
@@ -101,7 +108,7 @@ def _run(
     regions = list(REGIONS[part])
     assignments = [
         Assignment(
-            FineTune(client, regions, epochs, lr, loss, unseen, first),
+            FineTune(client, regions, epochs, lr, loss, unseen, first, part == "alternate"),
             len(partition.train(client)),
             federation.load_state(client),
         )
@@ -127,8 +134,10 @@ def _unseen(reports: Reports, metric: str) -> Column:
     return [r["unseen_metrics"][metric][0] if r and r["unseen_total"] else None for r in reports]
 
 
-def check(regions: Regions, part: str, epochs: int, lr: float, loss: str = "method") -> None:
-    """Refuse settings that are out of range or leave nothing to fine-tune."""
+def check(
+    regions: Regions, part: str, epochs: int, lr: float, loss: str = "method", parts: Sequence[Alternating] = ()
+) -> None:
+    """Refuse settings that are out of range or leave nothing to fine-tune. `parts`: those of the method."""
     if part not in REGIONS:
         raise FedloomError(f"part: {shown(part)} is unknown; allowed are {', '.join(REGIONS)}")
     if epochs < 0:
@@ -137,6 +146,13 @@ def check(regions: Regions, part: str, epochs: int, lr: float, loss: str = "meth
         raise FedloomError(f"lr: must be greater than 0 (got {lr})")
     if loss not in get_args(Objective):
         raise FedloomError(f"loss: {shown(loss)} is unknown; allowed are {', '.join(get_args(Objective))}")
+    if part == "alternate" and epochs:
+        for turn in alternation_of(parts).turns:
+            if not turn.tensors(regions):
+                reason = "is fixed by the method" if regions.select(*turn.train) else "does not exist in this net"
+                raise FedloomError(
+                    f"part: the {turn.name} {reason}, so there is nothing to alternate with; choose another part"
+                )
     names = regions.select(*REGIONS[part])
     if epochs and not any(n not in regions.statistics and n not in regions.constant for n in names):
         reason = "is fixed by the method" if names else "does not exist in this net"

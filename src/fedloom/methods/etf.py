@@ -5,6 +5,10 @@
 P (C x d, no bias) and the scale s (initially 1) are trained and shared; E is a fixed C x C simplex ETF; n_c counts
 the client's samples of class c. A class without samples on the client has logit -inf and takes no part in the
 softmax. Predictions use z alone. Default gamma = 1.
+
+Personalization (`personalize --part alternate`, 123 epochs at rate 0.05 in the released code): the whole model for three epochs
+by the loss above, then in turns the rows of E, three epochs of plain SGD at twice the rate, and P, three epochs, both by
+cross-entropy of z. The released code trains the whole model at its training rate, 0.04 or 0.01; here it has P's.
 """
 
 from __future__ import annotations
@@ -15,6 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fedloom.methods.api.alternation import Alternation, Turn
 from fedloom.methods.api.context import Batch, ClientContext, TaskInfo
 from fedloom.methods.api.hyperparameters import NonNegative
 from fedloom.methods.api.part import Part
@@ -22,6 +27,7 @@ from fedloom.methods.api.registry import alias
 from fedloom.methods.api.search import RateScale
 from fedloom.nets import Net
 from fedloom.nets.layers.heads import simplex_etf
+from fedloom.weights import REGIONS
 
 
 class ProjectedHead(nn.Module):
@@ -51,6 +57,13 @@ class ETF(Part):
         1, 10, source="Kim et al. 2024: 0.05, 0.5 and 1 where cross-entropy takes 0.01, 0.1 and 0.1"
     )
     replaces: ClassVar[frozenset[str]] = frozenset({"head"})
+    alternation: ClassVar[Alternation | None] = Alternation(
+        first=(Turn("full", REGIONS, epochs=3),),
+        turns=(
+            Turn("vectors", ("head.weight",), epochs=3, rate=2.0, objective="ce", plain=True, fixed=True),
+            Turn("projection", ("head.projection",), epochs=3, objective="ce"),
+        ),
+    )
     gamma: NonNegative = 1.0
 
     def build(self, net: Net, task: TaskInfo) -> Net:

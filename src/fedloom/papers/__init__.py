@@ -1,6 +1,6 @@
 """The five papers as data: protocols, tables of published numbers, claims. One YAML file a paper, in files/."""
 
-from fedloom.papers.apply import apply, flat, nested
+from fedloom.papers.apply import apply, flat, is_place, nested
 from fedloom.papers.cell import PublishedCell, protocol_of
 from fedloom.papers.cells import all_cells, table_cells
 from fedloom.papers.load import PAPERS, key_of, paper, papers, protocol, protocols
@@ -15,6 +15,7 @@ __all__ = [
     "all_cells",
     "apply",
     "flat",
+    "is_place",
     "key_of",
     "nested",
     "paper",

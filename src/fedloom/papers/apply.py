@@ -60,6 +60,23 @@ def with_hyperparameters(protocol: Protocol, whole: Method) -> Method:
     return Method(tuple(parts))
 
 
+def released(protocol: Protocol, text: str) -> str | None:
+    """The sum with the hyper-parameters of the released code; None if they are the protocol's."""
+    written = sum_of(text)
+    ours = with_hyperparameters(protocol, written)
+    parts = []
+    for given, part in zip(written.parts, ours.parts, strict=True):
+        theirs = {} if "beta" in given.model_fields_set else settings_of(protocol, part).released
+        parts.append(type(part)(**{**part.values(), **theirs}))
+    theirs_spelled = Method(tuple(parts)).spelled()
+    return theirs_spelled if theirs_spelled != ours.spelled() else None
+
+
+def notes_of(protocol: Protocol, text: str) -> list[str]:
+    """What the protocol says of the parts of a sum."""
+    return [note for part in sum_of(text).parts if (note := settings_of(protocol, part).note)]
+
+
 def _without_aliases(text: str) -> str:
     """`fedprox + fn` as `prox + fn`: an alias spells out all hyper-parameters of its parts, the user none."""
 
@@ -68,6 +85,11 @@ def _without_aliases(text: str) -> str:
         return term.group(1) + (ALIASES[name].sum or name if name in ALIASES else term.group(2))
 
     return re.sub(r"((?:^|\+)\s*)([\w-]+)(?=\s*(?:\+|$))", expanded, text)
+
+
+def is_place(data: str) -> bool:
+    """Whether `data.name` says where a data set is (folder:PATH, hf:owner/name, PATH.npz), not which one it is."""
+    return ":" in data or "/" in data or data.endswith(".npz")
 
 
 def nested(fields: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from fedloom.errors import FedloomError
-from fedloom.papers.apply import apply, flat, nested
+from fedloom.papers.apply import apply, flat, is_place, nested
 from fedloom.papers.load import paper, protocols
 from fedloom.papers.schema import Measure, Paper, Protocol
 from fedloom.recipe import Recipe, recipe
@@ -25,7 +25,7 @@ class PublishedCell:
     columns: tuple[str, ...]  # the axes that are columns
     block: int
     value: float | None
-    deviation: float | None
+    deviation: float | None  # over clients, unless it is over seeds
     measure: Measure
     sum: str | None
     protocol: str | None
@@ -42,6 +42,7 @@ class PublishedCell:
     also: tuple[str, ...] = ()
     split_also: str | None = None
     variant: Mapping[str, Any] = field(default_factory=dict)  # what the released code ran
+    seed_deviation: float | None = None  # the printed deviation, where it is over seeds
 
     @property
     def id(self) -> str:
@@ -71,11 +72,17 @@ class PublishedCell:
         )
 
     def fields(self, given: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Flat recipe fields; `given` overrides. Refused if no recipe gives this number."""
+        """Flat recipe fields; `given` overrides. Refused if no recipe gives this number.
+
+        A `data.name` that is a place is the paper's data set from there, so size and normalization of the images stay.
+        """
         if self.not_runnable or self.sum is None or self.protocol is None:
             raise FedloomError(f"{self.place}, {self.id}: cannot be run: {self.not_runnable or 'no recipe is known'}")
         changed = flat(given or {})
-        fields = apply(protocols()[self.protocol], self.sum, {**self.settings, **changed}, self.counted_epochs)
+        protocol = protocols()[self.protocol]
+        prepared = {name: value for name, value in protocol.recipe.items() if name.startswith("data.")}
+        kept = prepared if is_place(str(changed.get("data.name", ""))) else {}
+        fields = apply(protocol, self.sum, {**kept, **self.settings, **changed}, self.counted_epochs)
         if self.rounds_share != 1 and "rounds" not in changed:
             fields["rounds"] = max(1, round(self.rounds_share * int(fields["rounds"])))
         return {**fields, **changed}

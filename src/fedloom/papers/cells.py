@@ -9,10 +9,10 @@ from functools import cache
 from typing import Any
 
 from fedloom.errors import FedloomError
-from fedloom.papers.apply import sum_of
+from fedloom.papers.apply import notes_of, released, sum_of
 from fedloom.papers.cell import PublishedCell, measure_of
-from fedloom.papers.load import PAPERS, paper
-from fedloom.papers.schema import Axis, Block, Entry, Paper, Table
+from fedloom.papers.load import PAPERS, paper, protocols
+from fedloom.papers.schema import Axis, Block, Entry, Paper, Remark, Table
 from fedloom.values import parse
 
 FAILED = "failed"  # printed in place of a number
@@ -73,19 +73,18 @@ def _cell(
     ):  # a method has the last word
         described: Axis = table.axes.get(axis) or whole.axes[axis]
         entries.append((label, described.entry(label) or Entry()))
-    made: dict[str, Any] = {"settings": {}, "notes": [], "not_runnable": ""}
+    made: dict[str, Any] = {"settings": {}, "notes": [], "not_runnable": "", "as_published": {}}
     for label, entry in entries:
         _add(made, entry, label, labels)
-    for remark in table.remarks:
-        if remark.concerns({**labels, "protocol": made.get("protocol", "")}):
-            made["notes"] = [*(n for n in made["notes"] if not remark.note or n not in remark.note), remark.note or ""]
-            made["not_runnable"] = remark.not_runnable or made["not_runnable"]
-            made["measure"] = remark.measure or made.get("measure")
-            made["as_published"] = {**made["as_published"], **remark.as_published}
-    value, deviation = _printed(text, PERCENT[table.unit])
     beta = made.get("beta")
     if isinstance(beta, str):
         beta = next((c.value for c in table_cells(key, beta) if dict(c.labels) == labels), None)
+    made["sum"] = _with_beta(made.get("sum"), beta)
+    _add_parts(made)
+    for remark in table.remarks:
+        if remark.concerns({**labels, "protocol": made.get("protocol", "")}):
+            _add_remark(made, remark)
+    value, deviation = _printed(text, PERCENT[table.unit])
     return PublishedCell(
         paper=key,
         table=name,
@@ -95,7 +94,7 @@ def _cell(
         value=value,
         deviation=deviation,
         measure=measure_of(whole, made.get("measure") or "global"),
-        sum=_with_beta(made.get("sum"), beta),
+        sum=made["sum"],
         protocol=made.get("protocol"),
         settings=made["settings"],
         own_settings=tuple(made.get("own_settings", ())),
@@ -103,14 +102,38 @@ def _cell(
         start=made.get("start"),
         rounds_share=made.get("rounds_share", 1.0),
         name=made.get("name") or next((label for axis, label in labels.items() if axis.startswith("method")), ""),
-        note="; ".join(note for note in made["notes"] if note),
+        note="; ".join(dict.fromkeys(note for note in made["notes"] if note)),
         not_runnable=made["not_runnable"],
         compared=made.get("compared", False),
         protocol_printed=made.get("protocol_printed", True),
         also=tuple(made.get("also", ())),
         split_also=made.get("split_also"),
-        variant=made.get("as_published", {}),
+        variant=made["as_published"],
+        seed_deviation=deviation if table.deviations == "seeds" else None,
     )
+
+
+def _add_parts(made: dict[str, Any]) -> None:
+    """What the protocol knows of the sum's parts: notes, and the hyper-parameters of the released code."""
+    if made["sum"] is None or "protocol" not in made:
+        return
+    notes, other = _known_of(made["protocol"], made["sum"])
+    made["notes"] = [*made["notes"], *notes]
+    if other is not None:
+        made["as_published"] = {"sum": other, **made["as_published"]}
+
+
+@cache
+def _known_of(protocol: str, text: str) -> tuple[list[str], str | None]:
+    known = protocols()[protocol]
+    return notes_of(known, text), released(known, text)
+
+
+def _add_remark(made: dict[str, Any], remark: Remark) -> None:
+    made["notes"] = [*made["notes"], remark.note or ""]
+    made["not_runnable"] = remark.not_runnable or made["not_runnable"]
+    made["measure"] = remark.measure or made.get("measure")
+    made["as_published"] = {**made["as_published"], **remark.as_published}
 
 
 def _add(made: dict[str, Any], entry: Entry, label: str, labels: Mapping[str, str]) -> None:
@@ -130,7 +153,7 @@ def _add(made: dict[str, Any], entry: Entry, label: str, labels: Mapping[str, st
         value = getattr(entry, name)
         if value:
             made[name] = _filled(value, label, labels)
-    made["as_published"] = _filled(entry.as_published, label, labels) or made.get("as_published", {})
+    made["as_published"] = {**made["as_published"], **_filled(entry.as_published, label, labels)}
     made["compared"] = made.get("compared", False) or entry.compared
     made["settings"] = {**made["settings"], **_filled(entry.set, label, labels)}
     if entry.sum:

@@ -19,7 +19,7 @@ def list_protocols() -> list[dict[str, Any]]:
             "settings": _settings(protocols()[name]),
             "methods": _by_method(protocols()[name]),
             "tested": {what: paper.measures[how].text for what, how in protocols()[name].measured.items()},
-            "notes": [*protocols()[name].notes, *paper.notes],
+            "notes": [*_notes(protocols()[name]), *paper.notes],
         }
         for paper in papers().values()
         for name in paper.protocols
@@ -39,7 +39,12 @@ def _by_method(protocol: Protocol) -> dict[str, str]:
     return {
         part: ", ".join(f"{name} {_value(value)}" for name, value in {**settings.hyper, **settings.set}.items())
         for part, settings in protocol.parts.items()
+        if settings.hyper or settings.set
     }
+
+
+def _notes(protocol: Protocol) -> list[str]:
+    return [*protocol.notes, *(f"{part}: {known.note}" for part, known in protocol.parts.items() if known.note)]
 
 
 def _value(value: object) -> str:

@@ -16,7 +16,7 @@ from fedloom.papers.schema import Protocol
 ALTERNATIVE = " | "  # separates splits or sums that a number may be compared with; the first is the published one
 COMPARED = ("global", "clean", "client", "own", "tuned")  # kinds of measures that a run has
 IDENTITY = ("data.name", "split", "method")  # fields that have columns of their own
-UNSTATED = ("eval_every", "data.resize", "data.validation", "data.public_from")  # how, not what
+UNSTATED = ("eval_every", "data.resize", "data.test_every", "data.validation", "data.public_from")  # how, not what
 
 Row = dict[str, Any]
 

@@ -7,6 +7,7 @@ numbers for each row. What a label of an axis means is an `Entry`: recipe fields
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, model_validator
@@ -15,6 +16,11 @@ _STRICT = ConfigDict(frozen=True, extra="forbid")
 
 Label = Annotated[str, BeforeValidator(lambda value: str(value) if isinstance(value, int | float) else value)]
 Where = dict[str, Label | list[Label]]
+
+
+def agree(labels: Mapping[str, str], where: Where) -> bool:
+    """Whether every axis of `where` has the label, or one of the labels, that it asks for."""
+    return all(labels.get(axis) in ([wanted] if isinstance(wanted, str) else wanted) for axis, wanted in where.items())
 
 
 KINDS = {
@@ -41,7 +47,7 @@ class Measure(BaseModel):
 
     model_config = _STRICT
     kind: Literal["global", "clean", "client", "own", "tuned", "seconds", "setting"]
-    part: Literal["full", "head", "body"] = "full"
+    part: Literal["full", "head", "body", "alternate"] = "full"  # alternate: pieces of the net in turns
     epochs: int | None = None
     lr: float | None = None
     lr_share: float | None = None
@@ -59,7 +65,10 @@ class Measure(BaseModel):
 
 
 class Entry(BaseModel):
-    """What a table, a block or a label of an axis contributes to a cell; later ones override earlier ones."""
+    """What a table, a block or a label of an axis contributes to a cell; later ones override earlier ones.
+
+    Notes do not override: those of table, block, labels, the sum's parts and remarks add up.
+    """
 
     model_config = _STRICT
     protocol: str | None = None
@@ -104,10 +113,8 @@ class Remark(BaseModel):
     measure: dict[str, Any] | None = None
     as_published: dict[str, Any] = {}
 
-    def concerns(self, labels: dict[str, str]) -> bool:
-        return all(
-            labels.get(axis) in ([wanted] if isinstance(wanted, str) else wanted) for axis, wanted in self.where.items()
-        )
+    def concerns(self, labels: Mapping[str, str]) -> bool:
+        return agree(labels, self.where)
 
 
 class Block(Entry):
@@ -123,6 +130,7 @@ class Table(Entry):
     title: str
     unit: Literal["percent", "fraction", "seconds", "none"] = "percent"
     orders: str | None = "method"  # the axis along which the paper ranks
+    deviations: Literal["clients", "seeds"] = "clients"  # what printed deviations are over
     axes: dict[str, Axis] = {}  # of this table alone
     remarks: list[Remark] = []
     blocks: list[Block]
@@ -134,6 +142,8 @@ class PartSettings(BaseModel):
     model_config = _STRICT
     set: dict[str, Any] = {}
     hyper: dict[str, Any] = {}  # hyper-parameters of the part that a sum does not spell out
+    released: dict[str, Any] = {}  # hyper-parameters with which the part is what the released code runs
+    note: str | None = None  # at every cell whose sum has the part
 
 
 class StandIn(BaseModel):
@@ -173,13 +183,16 @@ class Protocol(BaseModel):
 
 
 class Check(BaseModel):
-    """Cells of `better` are above those of `than` that share all other labels."""
+    """Cells of `better` are above those of `than` that share all other labels; a list of labels means each of them.
+
+    `where` may name the protocol, too.
+    """
 
     model_config = _STRICT
     table: str
     where: Where = {}
-    better: dict[str, Label]
-    than: dict[str, Label]
+    better: Where
+    than: Where
 
 
 class Claim(BaseModel):
@@ -223,4 +236,19 @@ class Paper(BaseModel):
             for check in claim.checks:
                 if check.table not in self.tables:
                     raise ValueError(f"claims: there is no table {check.table}")
+                self._labels(f"claims: {check.table}", check.table, check.where, check.better, check.than)
+        for name, table in self.tables.items():
+            self._labels(f"tables.{name}.remarks", name, *(remark.where for remark in table.remarks))
         return self
+
+    def _labels(self, place: str, table: str, *wheres: Where) -> None:
+        """Refuse labels that no block of a table has."""
+        known: dict[str, set[str]] = {"protocol": set(self.protocols)}
+        for block in self.tables[table].blocks:
+            for axis, labels in {**block.rows, **block.columns}.items():
+                known.setdefault(axis, set()).update(labels)
+        for where in wheres:
+            for axis, wanted in where.items():
+                for label in [wanted] if isinstance(wanted, str) else wanted:
+                    if label not in known.get(axis, ()):
+                        raise ValueError(f"{place}: no block has {axis}={label}")

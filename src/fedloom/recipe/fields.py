@@ -56,6 +56,11 @@ class Data(BaseModel):
     resize: Annotated[Annotated[int, Field(ge=1, le=4096)] | None, about("side length in pixels; null: unchanged")] = (
         None
     )
+    test_every: Annotated[
+        Annotated[int, Field(ge=2, le=MOST)],
+        about("one sample in this many is for testing, where the data have no test set; 10: every tenth"),
+        LATER,
+    ] = 5
     images: Annotated[Positive | None, about("number of training samples that are used; null: all")] = None
     test_images: Annotated[
         Positive | None,
@@ -231,7 +236,10 @@ class Recipe(BaseModel):
     ] = "samples"
     augment: Annotated[
         str,
-        about("changes of training images: none | a sum of flip, crop:4, crop:4:reflect, resizedcrop:0.08, cutout:8"),
+        about(
+            "changes of training images: none | a sum of flip, crop:4, crop:4:reflect, resizedcrop:0.08, "
+            "affine:10:0.1:0.1, cutout:8"
+        ),
         FLAG,
     ] = "none"
     precision: Annotated[Literal["fp32", "bf16", "auto"], about("fp32 | bf16 | auto (by net and processor)"), FLAG] = (

@@ -46,7 +46,7 @@ def _table(key: str, table: str, sets: dict[str, Availability]) -> dict[str, str
     cells = table_cells(key, table)
     runnable = [cell for cell in cells if not cell.not_runnable]
     jobs = _jobs(runnable)
-    needed = {name: availability(name) for name in dict.fromkeys(job.cell.recipe.data.name for job in jobs)}
+    needed = {name: availability(name) for name in dict.fromkeys(name for job in jobs for name in _needs(job))}
     sets |= needed
     here = sum(state is Availability.HERE for state in needed.values())
     return {
@@ -57,6 +57,12 @@ def _table(key: str, table: str, sets: dict[str, Availability]) -> dict[str, str
         "hours": duration(seconds(jobs)) if jobs else "",
         "data": f"{here} of {len(needed)}" if needed else "",
     }
+
+
+def _needs(job: Job) -> list[str]:
+    """Data set and initial weights, unless another run leaves them."""
+    recipe = job.cell.recipe
+    return [recipe.data.name, *([recipe.init] if recipe.init and job.begins_with is None else [])]
 
 
 def _labels(cells: Sequence[PublishedCell]) -> list[str]:
@@ -94,8 +100,12 @@ def table_list(target: str) -> Listed:
     notes += [f"Not runnable ({count} cells): {reason}" for reason, count in reasons.items()]
     for name in dict.fromkeys(cell.protocol for cell in cells if cell.protocol):
         data = str(protocols()[name].recipe["data.name"])
-        if availability(data) is Availability.MISSING:
-            notes.append(f"{data} is missing: {how_to_get(data, protocols()[name])}")
+        state = availability(data)
+        if state is not Availability.HERE:
+            here = "missing" if state is Availability.MISSING else "not in $FEDLOOM_DATA"
+            notes.append(f"{data} is {here}: {how_to_get(data, protocols()[name])}")
+        if weights := protocols()[name].recipe.get("init"):
+            notes.append(f"Initial weights are downloaded: {weights}")
     columns = {
         "cell": "cell",
         "published": "published",
@@ -103,7 +113,8 @@ def table_list(target: str) -> Listed:
         "method": "method",
         "time": "time here",
     }
-    return Listed(rows, columns, [*notes, *(f"Note: {note}" for note in whole.notes)])
+    notes += [f"Note: {note}" for note in whole.notes]
+    return Listed(rows, columns, list(dict.fromkeys(notes)))
 
 
 def _time(cell: PublishedCell) -> str:

@@ -134,7 +134,9 @@ def _notes(reproduction: Reproduction, whole: Paper, table: str, outcomes: Seque
     seeds = "one seed" if len(plan.seeds) == 1 else f"{len(plan.seeds)} seeds, mean ± deviation over seeds"
     yield f"Ours: {seeds}" + (f"; {', '.join(plan.departures)}" if plan.departures else "") + ", last round."
     if known.orders and orderings(outcomes, known.orders):
-        noise = "twice the standard error of the test set" if len(plan.seeds) == 1 else "95 % interval over seeds"
+        single = "twice the standard error of the test set"
+        single += " and of the paper's seeds" if known.deviations == "seeds" else ""
+        noise = single if len(plan.seeds) == 1 else "95 % interval over seeds"
         yield f"{LEGEND} Noise: {noise}."
         yield from _orderings(outcomes, known.orders)
     for claim in whole.claims:

@@ -40,7 +40,7 @@ def claims_section(key: str, folder: Path) -> str:
     for claim in paper(key).claims:
         verdict = judge(claim, by_table)
         counts = "; ".join(text for text in (verdict.counts, claim.note) if text)
-        lines.append(f"| {claim.text} | {verdict.verdict} | {counts} |")
+        lines.append(f"| {claim.text} | {verdict.text} | {counts} |")
     return "\n".join(lines)
 
 

@@ -95,7 +95,7 @@ def adopt(
     dataset = inputs.dataset(Path(source.partition("?")[0]).stem, *tensors)
     with one_thread():
         experiment = inputs.experiment(recipe, folder.initial, dataset)
-        check(experiment.program.layout.regions, part, epochs, rate, loss)
+        check(experiment.program.layout.regions, part, epochs, rate, loss, experiment.program.method.parts)
         replica, buffers = Replica(experiment), SharedBuffers(experiment, 1)
         if replica.normalizers and len(given.train_y) < 2:
             raise FedloomError("data: batch normalization needs at least two training samples")
@@ -103,7 +103,8 @@ def adopt(
         if experiment.program.messages.state.nbytes:
             buffers.state_rows[0].copy_(experiment.program.messages.state_row)
         plain = EvaluateClient(0, 1, personal=False).perform(replica, buffers, 0)
-        report = FineTune(0, list(REGIONS[part]), epochs, rate, loss).perform(replica, buffers, 0)
+        task = FineTune(0, list(REGIONS[part]), epochs, rate, loss, alternate=part == "alternate")
+        report = task.perform(replica, buffers, 0)
     total, before = report["total"], values_of(plain)
     curves: dict[str, list[float | None]] = {
         "accuracy": [right / total if total else None for right in report["correct"]],

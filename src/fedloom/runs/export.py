@@ -124,14 +124,15 @@ def _client(
     experiment = folder.experiment()
     if not 0 <= client < experiment.data.partition.clients:
         raise FedloomError(f"client: the run has clients 0 to {experiment.data.partition.clients - 1} (got {client})")
-    check(experiment.program.layout.regions, part, epochs, lr, loss)
+    check(experiment.program.layout.regions, part, epochs, lr, loss, experiment.program.method.parts)
     alone = experiment.with_recipe(experiment.recipe.changed(workers=1))  # all is done in this process
     with federation(alone, folder) as fed:
         restore_finished(fed, folder)
         fed.buffers.broadcast(fed.state.served())
         fed.load_state(client)(0)
         replica = fed.backend.replica
-        report = FineTune(client, list(REGIONS[part]), epochs, lr, loss).tune(replica, fed.buffers.views(0))
+        task = FineTune(client, list(REGIONS[part]), epochs, lr, loss, alternate=part == "alternate")
+        report = task.tune(replica, fed.buffers.views(0))
         tensors = experiment.program.layout.tensors(replica.weights.storage.cpu())
     labels = experiment.data.at(experiment.recipe.rounds).train(client).y
     counts = torch.bincount(labels, minlength=experiment.data.dataset.classes).float()

@@ -93,7 +93,7 @@ class RunFolder:
             )
         if dataset is None:
             with about("data"):
-                dataset = load(stored.data.name, stored.data.resize)
+                dataset = load(stored.data.name, stored.data.resize, stored.data.test_every)
         if metadata.get("data") != dataset.digest:
             raise FedloomError(f"data: {stored.data.name} is no longer what {self.path} was trained on")
         at_sites = sites is not None and sites.data == "sites"

@@ -69,7 +69,7 @@ def personalize_run(
         return [outcome for outcome in outcomes.values() if outcome]
     experiment = folder.experiment()
     for t in fine_tunings:
-        check(experiment.program.layout.regions, t.part, t.epochs, t.lr, t.loss)
+        check(experiment.program.layout.regions, t.part, t.epochs, t.lr, t.loss, experiment.program.method.parts)
     lines = read_lines(folder.clients)
     on_global = {metric: lines[-1].get(metric, []) for metric in experiment.recipe.metrics} if lines else {}
     clients = min(experiment.data.partition.clients, sample or experiment.data.partition.clients)

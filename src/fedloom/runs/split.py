@@ -72,7 +72,7 @@ def make_split(fields: Mapping[str, Any]) -> Split:
     given = given_recipe(fields)
     import_parts(given.parts)
     with about("data"):
-        dataset = load(given.data.name, given.data.resize)
+        dataset = load(given.data.name, given.data.resize, given.data.test_every)
     return _split(given, dataset)
 
 
@@ -87,7 +87,7 @@ def read_split(source: str | Path, fields: Mapping[str, Any]) -> Split:
         given = folder.recipe()
         import_parts(given.parts)
         with about("data"):
-            dataset = load(given.data.name, given.data.resize)
+            dataset = load(given.data.name, given.data.resize, given.data.test_every)
         return _split(given, dataset, folder.partitions(dataset))
     if extra := sorted({"split", "clients"} & fields.keys()):
         raise FedloomError(f"from: {path} says who holds what; leave out {extra[0]}")
@@ -98,7 +98,7 @@ def read_split(source: str | Path, fields: Mapping[str, Any]) -> Split:
     given = recipe({**stored_fields, **fields, "split": spec, "clients": partition.clients})
     import_parts(given.parts)
     with about("data"):
-        dataset = load(given.data.name, given.data.resize)
+        dataset = load(given.data.name, given.data.resize, given.data.test_every)
     return _split(given, dataset)
 
 

@@ -242,7 +242,7 @@ def test_a_net_without_normalizers_is_not_compared_with_one_that_has_them() -> N
 def test_what_fnr_printed_says_that_it_was_trained_on_test_images() -> None:
     found = [row for row in rows() if row["paper"] == "FNR-FL" and row["sums"] == "fnr"]
     assert len(found) == 12
-    assert all("refines them and is scored on the test samples" in row["flag"] for row in found)
+    assert all("the released code trains on the test set" in row["flag"] for row in found)
     assert {row["measure"]["kind"] for row in found if "noise" in row["split"]} == {"clean"}
     (row,) = (r for r in matching(SKEWED, "fnr") if r["table"] == "Table 2")
     assert "fnr.mode private (published as_published)" in row["differs"]

@@ -27,6 +27,16 @@ def test_one_seed_is_judged_by_the_size_of_the_test_set() -> None:
     assert compared(CellOutcome(BABU, (52.0,), 1_000), CellOutcome(AVG, (50.0,), 1_000)) is Verdict.NOISE
 
 
+def test_one_seed_is_no_closer_to_another_than_the_papers_seeds_are() -> None:
+    cells = {c.name: c for c in table_cells("feddrplus", "table3") if c.labels.get("s") == "20" and c.block == 0}
+    scaffold, avg = cells["SCAFFOLD"], cells["FedAvg"]  # 48.15 ± 1.21 and 42.25 ± 1.42 over 3 seeds
+    one, other = CellOutcome(scaffold, (45.0,), 10_000), CellOutcome(avg, (42.0,), 10_000)
+    sampling = 1e4 * (0.45 * 0.55 + 0.42 * 0.58) / 1e4
+    assert noise(one, other) == pytest.approx(2 * math.sqrt(sampling + 1.21**2 + 1.42**2))
+    assert compared(one, other) is Verdict.NOISE
+    assert AVG.deviation is not None and AVG.seed_deviation is None  # over clients
+
+
 def test_several_seeds_are_judged_by_their_deviation() -> None:
     high, low = (60.0, 62.0, 64.0), (50.0, 55.0, 63.0)
     one, other = CellOutcome(BABU, high, 10_000), CellOutcome(AVG, low, 10_000)

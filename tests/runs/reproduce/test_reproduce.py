@@ -13,10 +13,13 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from PIL import Image
 
 import fedloom as fl
 from fedloom.cli.main import main
+from fedloom.rng import numpy_generator
 from fedloom.runs.reproduce import plan
 from fedloom.runs.reproduce.choose import choose
 
@@ -169,7 +172,15 @@ def test_kill_and_the_same_command_resume(tmp_path: Path) -> None:
             ["fednn/1", "--cells", "data=CIFAR10-C"],
             "the data set cifar10c is missing; put it at $FEDLOOM_DATA/cifar10c.npz",
         ),
-        (["fedfn/A5"], "none of these cells can be run: starts from ImageNet weights"),
+        (
+            ["fednn/2", "--cells", "data=PACS", "--set", "data.name=folder:x?test=*.txt"],
+            "there is no such file or folder",
+        ),
+        (
+            ["fednn/2", "--cells", "data=VLCS"],
+            "vlcs.npz, or get it elsewhere: VLCS (the archive that DomainBed downloads)",
+        ),
+        (["fedfn/A12"], "none of these cells can be run: clients, epochs, batch size and the layers of the net"),
         (["list", "fedbab"], "paper 'fedbab' is unknown"),
     ],
 )
@@ -180,6 +191,29 @@ def test_refusals(words: list[str], sentence: str, capsys: pytest.CaptureFixture
     assert stop.value.code == 2
     assert sentence in capsys.readouterr().err.replace("\n", " ")
     assert not list(tmp_path.iterdir())
+
+
+def test_the_papers_images_may_come_from_a_folder_by_domain(tmp_path: Path) -> None:
+    random = numpy_generator(0, "pictures")
+    for name in (f"{domain}/{kind}/{k}.png" for domain in "pacs" for kind in ("dog", "cat") for k in range(6)):
+        (tmp_path / "PACS" / name).parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(random.integers(0, 256, (8, 9, 3), dtype=np.uint8)).save(tmp_path / "PACS" / name)
+    given = {"data.name": f"folder:{tmp_path / 'PACS'}", "data.resize": 8, "model": "cnn", "workers": 1, "epochs": 1}
+    done = fl.reproduce("fednn/table2", "data=PACS", methods="FedAvg(GN)", scale=0.005, out=tmp_path / "out", **given)
+    (outcome,) = done.outcomes
+    run = fl.Run(done.plan.jobs[0].folder)
+    assert (run.recipe.data.test_every, run.recipe.rounds, run.recipe.augment) == (10, 1, "crop+flip")
+    with np.load(run.path / "partition.npz") as stored:
+        assert (stored["train_offsets"][-1], stored["test_offsets"][-1]) == (43, 5)  # every tenth of 48
+        assert len(stored["train_offsets"]) == 5  # four domains
+    assert outcome.mean == pytest.approx(100 * run.summary["test_accuracy"])
+
+
+def test_fedetf_is_fine_tuned_in_turns(tmp_path: Path) -> None:
+    (job,) = plan(
+        "feddrplus/table5", "s=10", "FedETF-FT", out=tmp_path, given={"data.name": "digits", "clients": 10}
+    ).jobs
+    assert job.fine_tunings == (fl.FineTuning("alternate", 123, 0.05),)
 
 
 def test_cells_are_chosen_by_labels_and_methods() -> None:
@@ -210,7 +244,11 @@ def test_the_list_names_tables_cells_time_and_data(capsys: pytest.CaptureFixture
     with pytest.raises(SystemExit):
         main(["reproduce", "list", "fedfn/table3"])
     out = capsys.readouterr().out
-    assert "method=FedBABU, pretrained=False, s=10" in out and "Not runnable (12 cells): starts from ImageNet" in out
+    assert "method=FedBABU, pretrained=True, s=10" in out
+    assert "Initial weights are downloaded: hf:timm/resnet18.tv_in1k" in out
+    with pytest.raises(SystemExit):
+        main(["reproduce", "list", "fedfn/A12"])
+    assert "Not runnable (65 cells): clients, epochs, batch size" in capsys.readouterr().out
 
 
 def test_a_second_stage_begins_with_the_weights_of_the_first(tmp_path: Path) -> None:

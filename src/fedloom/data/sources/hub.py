@@ -2,8 +2,8 @@
 
 Image, text and label columns are found by their feature types, or named: hf:owner/name?image=img&label=fine_label. Texts
 become tokens (tokenizer=, length=, vocabulary=, schema=). Other options are config, revision, domain, client and writer. The
-test split is test, else validation or valid, else every fifth sample. A hub dataset is cached under its name and options:
-set a revision to pin its content.
+test split is test, else validation or valid, else every fifth sample (`data.test_every`); test=NAME names another. A hub
+dataset is cached under its name and options: set a revision to pin its content.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from fedloom.data.text.tokenize import TextOptions
 from fedloom.errors import FedloomError, shown
 from fedloom.paths import resolved
 
-OPTIONS = (*ROLES, "config", "revision", *TEXT_OPTIONS, "schema")
+OPTIONS = (*ROLES, "config", "revision", "test", *TEXT_OPTIONS, "schema")
 
 
 @data_format("hf:owner/name", 'a dataset of the Hugging Face hub, or hf:PATH; needs pip install "fedloom[hub]"')
@@ -75,4 +75,4 @@ class _Reader:
                 loaded = library.load_dataset(self.name, config, revision=revision)
         except Exception as error:  # the library and its HTTP client raise many types
             raise Unreachable(f"hf:{self.name} cannot be loaded: {error}") from error
-        return hub_splits(f"hf:{self.name}", loaded)
+        return hub_splits(f"hf:{self.name}", loaded, self.options.get("test"))

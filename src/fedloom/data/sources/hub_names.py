@@ -21,11 +21,12 @@ class HubDataset:
     config: str = ""
     domain: str = ""
     writer: str = ""
+    test: str = ""  # the test split, where it is not the usual one
 
     @property
     def address(self) -> str:
         """What follows hf: in a recipe."""
-        names = ("image", "label", "config", "domain", "writer")
+        names = ("image", "label", "config", "domain", "writer", "test")
         columns = {name: getattr(self, name) for name in names if getattr(self, name)}
         return f"{self.repository}?{urlencode(columns)}"
 
@@ -54,6 +55,24 @@ HUB_NAMES = {
     "office_home": HubDataset(
         "flwrlabs/office-home", "65 classes in 4 domains; sizes differ, so set data.resize", domain="domain"
     ),
+    "domainnet": HubDataset(
+        "wltjr1007/DomainNet", "345 classes in 6 domains; sizes differ, so set data.resize", domain="domain"
+    ),
+    "fairface": HubDataset(
+        "HuggingFaceM4/FairFace",
+        "97,698 faces by gender, 7 races as domains; 224 x 224 x 3",
+        label="gender",
+        config="0.25",
+        domain="race",
+    ),
+    "imagenet100_cmc": HubDataset(
+        "clane9/imagenet-100", "the 100 classes of ImageNet of Tian et al. 2020 (CMC); sizes differ, so set data.resize"
+    ),
+    "imagenet": HubDataset(
+        "ILSVRC/imagenet-1k",
+        "1.3 million photographs of 1,000 classes, after you accept its terms; set data.resize",
+        test="validation",
+    ),
     "fed_isic2019": HubDataset(
         "flwrlabs/fed-isic2019", "8 kinds of skin lesion from 6 centers; set data.resize", domain="center"
     ),
@@ -69,7 +88,9 @@ def _register(name: str, dataset: HubDataset) -> None:
             try:
                 return source.read(resize)
             except Unreachable as error:
-                raise FedloomError(f"{error}; or put {name}.npz into the folder that FEDLOOM_DATA names") from error
+                raise FedloomError(
+                    f"{error}; or put {name}.npz into the folder that FEDLOOM_DATA names, or use folder:PATH"
+                ) from error
 
         return replace(source, name=name, read=read)
 

@@ -4,10 +4,11 @@
     crop:PADDING[:reflect]  pad with zeros, or by reflection, and crop a random window of the image's size (default: 4)
     resizedcrop:SMALLEST    crop a box with SMALLEST to all of the area and a ratio of 3/4 to 4/3, resized bilinearly
                             (default: 0.08; Szegedy et al. 2015)
+    affine:DEGREES:SHIFT:ZOOM  rotate, shift and scale (default: 10 degrees, 0.1 of the sides, 0.1; see affine.py)
     cutout:SIDE             a square of the mean color at a random place, cut at the border (default: half of the image's
                             height; DeVries and Taylor 2017)
 
-One of the two crops comes first, then flip, then cutout.
+affine comes first, then one of the two crops, then flip, then cutout.
 """
 
 from __future__ import annotations
@@ -24,9 +25,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fedloom.data.transforms.affine import Affine
 from fedloom.errors import FedloomError, shown
 
-ALLOWED = "none, or a sum of flip, crop[:PADDING[:reflect]], resizedcrop[:SMALLEST] and cutout[:SIDE], as in crop+flip"
+ALLOWED = (
+    "none, or a sum of flip, crop[:PADDING[:reflect]], resizedcrop[:SMALLEST], affine[:DEGREES[:SHIFT[:ZOOM]]] and "
+    "cutout[:SIDE], as in crop+flip"
+)
 TERM = re.compile(r"(flip|crop|resizedcrop|cutout)(?::([0-9.]+))?(?::(reflect))?")
 PADDING = 4  # pixels on each side
 SMALLEST = 0.08  # share of the area
@@ -41,6 +46,7 @@ class Augmentation:
     reflect: bool = False
     smallest: float | None = None  # of the resized crop; None: none
     cutout: int | None = None  # side; 0: half of the height; None: none
+    affine: Affine | None = None
 
     def check(self, height: int, width: int) -> None:
         if self.reflect and self.padding is not None and self.padding >= min(height, width):
@@ -50,7 +56,9 @@ class Augmentation:
             )
 
     def before(self, x: Tensor, generator: torch.Generator) -> Tensor:
-        """Crop and flip stored images B,H,W,C."""
+        """Move, crop and flip stored images B,H,W,C."""
+        if self.affine is not None:
+            x = self.affine(x, generator)
         if self.smallest is not None:
             return _resized_crop(x, self.smallest, self.flip, generator)
         if self.flip or self.padding is not None:
@@ -79,6 +87,11 @@ def parse_augment(text: str) -> Augmentation | None:
         return None
     fields: dict[str, Any] = {}
     for term in text.split("+"):
+        if (values := term.strip().split(":"))[0] == "affine":
+            if "affine" in fields:
+                raise FedloomError(f"augment is {shown(text)}; affine is the second of its kind: keep one")
+            fields["affine"] = Affine.parse(text, values[1:])
+            continue
         match = TERM.fullmatch(term.strip())
         if match is None:
             raise FedloomError(f"augment is {shown(text)}; allowed are {ALLOWED}")
@@ -88,14 +101,14 @@ def parse_augment(text: str) -> Augmentation | None:
         if (reflect and name != "crop") or (number and name == "flip"):
             raise FedloomError(f"augment is {shown(text)}; allowed are {ALLOWED}")
         fields[name] = _value(text, name, number)
-        fields.setdefault("reflect", False)
-        fields["reflect"] |= reflect is not None
+        fields["reflect"] = fields.get("reflect", False) or reflect is not None
     return Augmentation(
         flip="flip" in fields,
         padding=fields.get("crop"),
-        reflect=fields["reflect"],
+        reflect=fields.get("reflect", False),
         smallest=fields.get("resizedcrop"),
         cutout=fields.get("cutout"),
+        affine=fields.get("affine"),
     )
 
 

@@ -85,7 +85,7 @@ def _new(
         dataset = experiment.data.dataset
         sites = Sites(federation, "split", dataset.inputs, dataset.class_names)
         return experiment, create(experiment, path, sites), bindings
-    tested = load(settings.test, recipe.data.resize) if settings.test else None
+    tested = load(settings.test, recipe.data.resize, recipe.data.test_every) if settings.test else None
     facts = _collect_facts(FlowerTransport(grid, recipe.digest()), recipe, bindings, log)
     inputs, names = settings.agreed(*claims.agreed(facts, recipe.deploy))
     claims.confirm(facts, recipe, settings.confirm, log.say)
@@ -109,7 +109,7 @@ def _resumed(
         raise FedloomError(f"out: {path} was not started on nodes; resume it with: fedloom run --resume {path}")
     if folder.finished:
         raise FedloomError(f"out: {path} is finished")
-    tested = load(sites.test, recipe.data.resize) if sites.test else None
+    tested = load(sites.test, recipe.data.resize, recipe.data.test_every) if sites.test else None
     experiment = folder.experiment(sites.dataset(tested) if sites.data == "sites" else None)
     # nodes have the app's recipe, so they report its metrics
     experiment = experiment.with_recipe(stored.changed(deploy=recipe.deploy.model_dump(), metrics=recipe.metrics))

@@ -35,7 +35,7 @@ def own_dataset(recipe: Recipe, node: NodeConfig) -> Dataset:
     source = node.data
     if Path(source).expanduser().is_dir():
         source = f"folder:{source}"
-    return load(source, recipe.data.resize)
+    return load(source, recipe.data.resize, recipe.data.test_every)
 
 
 def site_experiment(

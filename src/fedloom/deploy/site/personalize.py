@@ -51,10 +51,11 @@ def personalize(
     folder = find_state_folder(folder)
     worker = _worker(folder, data)
     experiment, buffers = worker.replica.experiment, worker.buffers
-    check(experiment.program.layout.regions, part, epochs, lr)
+    check(experiment.program.layout.regions, part, epochs, lr, parts=experiment.program.method.parts)
     _fill_buffers(folder, worker, weights)
     with torch.random.fork_rng(devices=[]):
-        report = FineTune(worker.node.client, list(REGIONS[part]), epochs, lr).perform(worker.replica, buffers, 0)
+        task = FineTune(worker.node.client, list(REGIONS[part]), epochs, lr, alternate=part == "alternate")
+        report = task.perform(worker.replica, buffers, 0)
     total = report["total"]
     shares = [correct / total if total else None for correct in report["correct"]]
     metrics = {name: shares if name == "accuracy" else report["metrics"][name] for name in experiment.recipe.metrics}

@@ -1,4 +1,4 @@
-"""Fine-tuning of a client's own model, with its metrics on test samples after every epoch."""
+"""Fine-tuning of a client's own model, all epochs alike or in turns, with its metrics on test samples after every epoch."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ import torch
 from fedloom.data import LabeledSamples
 from fedloom.engine.buffers import SharedBuffers
 from fedloom.engine.client import purposes
+from fedloom.engine.client.batches import cut
 from fedloom.engine.client.client import Client
 from fedloom.engine.client.replica import MessageViews, Replica
 from fedloom.engine.tasks.task import Input, Report, Task
 from fedloom.evaluation.measure import Values, evaluate_samples
-from fedloom.methods.api.context import Objective, Phase, TrainSpec
+from fedloom.methods.api.alternation import Turn, alternation_of
+from fedloom.methods.api.context import Objective, Phase, TrainSchedule, TrainSpec
 from fedloom.rng import seeded, torch_generator
-from fedloom.weights import Regions
 
 
 @dataclass
@@ -35,7 +36,8 @@ class Results:
 @dataclass(frozen=True)
 class FineTune(Task):
     """`unseen`: also evaluate, at the start and the end, on at most this many test samples of classes that the client has no
-    training sample of. `first`: also evaluate before the first epoch."""
+    training sample of. `first`: also evaluate before the first epoch. `alternate`: in place of the regions, train what the
+    method alternates between."""
 
     kind: ClassVar[str] = "fine-tune"
     client: int
@@ -45,6 +47,7 @@ class FineTune(Task):
     objective: Objective = "method"
     unseen: int = 0
     first: bool = True
+    alternate: bool = False
 
     @property
     def inputs(self) -> tuple[Input, ...]:
@@ -65,11 +68,14 @@ class FineTune(Task):
 
         if self.first:
             evaluate(True)
-        names = tuple(tunable(replica.layout.regions, self.regions))
-        spec = TrainSpec((Phase(1),), lr=self.lr, names=names, corrected=False, objective=self.objective)
+        whole = Turn("", tuple(self.regions), self.epochs)
+        alternation = alternation_of(replica.experiment.program.method.parts)
+        turns = alternation.epochs(self.epochs) if self.alternate else [whole] * self.epochs
         with seeded(replica.recipe.seed, purposes.FORWARD_FINE_TUNING, self.client):
-            for epoch in range(self.epochs):
-                client.train(spec)
+            for epoch, turn in enumerate(turns):
+                if epoch and turn is not turns[epoch - 1]:
+                    replica.moments.reset()
+                client.train(self._spec(turn, client))
                 evaluate(epoch == self.epochs - 1)
         return {
             "correct": seen_results.correct,
@@ -79,6 +85,18 @@ class FineTune(Task):
             "unseen_total": len(others),
             "unseen_metrics": unseen_results.metrics,
         }
+
+    def _spec(self, turn: Turn, client: Client) -> TrainSpec:
+        """One epoch of a turn."""
+        steps = len(list(cut(len(client.own), client.own.batch_size, client.own.alone))) if turn.plain else 0
+        return TrainSpec(
+            (Phase(1),),
+            lr=turn.rate * self.lr,
+            schedule=TrainSchedule(steps, momentum=0.0, weight_decay=0.0) if turn.plain else None,
+            objective=turn.objective or self.objective,
+            corrected=False,
+            names=tuple(turn.tensors(client.replica.layout.regions)),
+        )
 
     def __str__(self) -> str:
         return f"fine-tuning of client {self.client}"
@@ -93,11 +111,6 @@ def own_model(replica: Replica, client: int, views: MessageViews, round: int = 0
             for part in replica.experiment.program.method.hooked("personalize"):
                 part.personalize(one.contexts[part.name])
     return one
-
-
-def tunable(regions: Regions, which: list[str]) -> list[str]:
-    """The parameters of these regions that may be fine-tuned: all but the constant ones."""
-    return [n for n in regions.select(*which) if n not in regions.statistics and n not in regions.constant]
 
 
 def unseen_classes(client: Client, most: int) -> LabeledSamples:

@@ -27,6 +27,7 @@ from pydantic.fields import FieldInfo
 from torch import Tensor
 
 from fedloom.errors import FedloomError
+from fedloom.methods.api.alternation import Alternation
 from fedloom.methods.api.context import (
     Batch,
     ClientContext,
@@ -89,6 +90,9 @@ class Part(BaseModel):
     rate_scale: ClassVar[RateScale | None] = None
     # True: `aggregate` is called even if no upload of the round was accepted.
     always: ClassVar[bool] = False
+    # What `personalize --part alternate` trains in turns; None: head and body. At most one part of a sum declares it, the one
+    # that replaces the head.
+    alternation: ClassVar[Alternation | None] = None
 
     # structure, once
     def build(self, net: Net, task: TaskInfo) -> Net:

@@ -7,6 +7,7 @@ from functools import cache
 from pathlib import Path
 
 from fedloom.data import list_sets
+from fedloom.papers import is_place
 from fedloom.papers.schema import Protocol
 
 
@@ -18,29 +19,36 @@ class Availability(Enum):
 
 def availability(name: str) -> Availability:
     """Of a data set as recipes name it."""
-    if ":" in name:
-        path = Path(name.partition(":")[2])
-        return Availability.DOWNLOAD if name.startswith("hf:") else _file(path)
-    if name.endswith(".npz") or "/" in name:
-        return _file(Path(name))
-    return _named().get(name, Availability.MISSING)
+    if not is_place(name):
+        return _named().get(name, Availability.MISSING)
+    prefix, colon, rest = name.partition(":")
+    path = Path((rest if colon else name).partition("?")[0]).expanduser()
+    if path.exists():
+        return Availability.HERE
+    return Availability.DOWNLOAD if prefix == "hf" else Availability.MISSING
 
 
 def how_to_get(name: str, protocol: Protocol | None) -> str:
     """A sentence for someone who lacks a data set."""
-    if ":" in name or "/" in name or name.endswith(".npz"):
+    if is_place(name):
         return "there is no such file or folder"
-    text = f"put it at $FEDLOOM_DATA/{name}.npz, or name your own with --set data.name=PATH.npz"
-    return f"{text}; {protocol.where_to_get}" if protocol is not None and protocol.where_to_get else text
+    text = f"put it at $FEDLOOM_DATA/{name}.npz, or "
+    if protocol is not None and protocol.where_to_get:
+        return f"{text}get it elsewhere: {protocol.where_to_get}"
+    if (origin := _places().get(name, "")).startswith("hf:"):
+        return f'{text}let a run download it from {origin} (needs pip install "fedloom[hub]")'
+    return f"{text}name your own with --set data.name=PATH.npz, folder:PATH or hf:owner/name"
 
 
-def _file(path: Path) -> Availability:
-    return Availability.HERE if path.exists() else Availability.MISSING
+@cache
+def _places() -> dict[str, str]:
+    """Where sets with a plain name are: a file, hf:owner/name, or nothing for those that are bundled."""
+    return {row["name"]: row["file"] for row in list_sets()}
 
 
 @cache
 def _named() -> dict[str, Availability]:
     return {
-        row["name"]: Availability.HERE if not row["file"] or Path(row["file"]).is_file() else Availability.DOWNLOAD
-        for row in list_sets()
+        name: Availability.HERE if not place or Path(place).is_file() else Availability.DOWNLOAD
+        for name, place in _places().items()
     }

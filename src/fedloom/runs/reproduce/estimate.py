@@ -20,7 +20,7 @@ from fedloom.engine.threads import one_thread
 from fedloom.errors import FedloomError
 from fedloom.methods import method
 from fedloom.nets import build
-from fedloom.papers import protocols
+from fedloom.papers import is_place, protocols
 from fedloom.papers.schema import Sizes
 from fedloom.recipe import Recipe
 from fedloom.runs.reproduce.data import Availability, availability
@@ -67,16 +67,17 @@ def sizes_of(job: Job) -> Sizes:
     """Of the data set at hand, else those that the protocol states."""
     recipe, stated = job.cell.recipe, protocols()[job.protocol]
     ours = stated.recipe.get("data.name") == recipe.data.name
-    if ours and stated.sizes is not None:
+    elsewhere = is_place(recipe.data.name) and availability(recipe.data.name) is not Availability.HERE  # not downloaded
+    if (ours or elsewhere) and stated.sizes is not None:
         return stated.sizes
-    return _measured(recipe.data.name, recipe.data.resize)
+    return _measured(recipe.data.name, recipe.data.resize, recipe.data.test_every)
 
 
 @cache
-def _measured(name: str, resize: int | None) -> Sizes:
+def _measured(name: str, resize: int | None, test_every: int) -> Sizes:
     if availability(name) is not Availability.HERE:
         raise FedloomError(f"data {name} is not at hand, so its size is unknown")
-    data: Any = load(name, resize)
+    data: Any = load(name, resize, test_every)
     return Sizes(train=len(data.train_y), test=len(data.test_y), shape=data.shape, classes=data.classes)
 
 

@@ -1,8 +1,8 @@
 """Our value beside a published one, and whether the paper's ordering holds.
 
 Two of our values differ if they are farther apart than chance explains. With one seed that is twice the standard error of
-accuracies on a test set of this size; with several it is the 95 % interval of Welch's t over seeds. Within it there is no
-verdict.
+accuracies on a test set of this size, joined with the deviation over seeds where the paper prints one; with several it is the
+95 % interval of Welch's t over seeds. Within it there is no verdict.
 """
 
 from __future__ import annotations
@@ -59,9 +59,10 @@ class CellOutcome:
 
     @property
     def error(self) -> float:
-        """Standard error of one value, from the size of the test set."""
+        """Standard error of one value: of the test set, and of seeds where the paper prints their deviation."""
         share = min(max((self.mean or 0.0) / 100, 0.0), 1.0)
-        return 100 * math.sqrt(share * (1 - share) / self.test_samples) if self.test_samples else 0.0
+        sampling = 100 * math.sqrt(share * (1 - share) / self.test_samples) if self.test_samples else 0.0
+        return math.hypot(sampling, self.cell.seed_deviation or 0.0)
 
 
 def noise(one: CellOutcome, other: CellOutcome) -> float:

@@ -33,7 +33,7 @@ def cautions(space: Space, trials: Sequence[Trial], metric: Metric, samples: int
         warnings.append(f"{len(diverged)} of {len(trials)} trials diverged{lower}")
     if not best:
         return warnings
-    for name, values in space.ranges.items():
+    for name in space.ranges:
         if text := _edge(space, name, best[0], trials):
             warnings.append(text)
     enough = 4 * (len(space.ranges) + 1)
