@@ -11,7 +11,7 @@ from fedloom.engine.server.aggregation import Upload, flaw
 from fedloom.engine.server.bounds import absurd_uploads
 from fedloom.engine.store.state import State
 from fedloom.engine.tasks import Report
-from fedloom.errors import TooFew
+from fedloom.errors import AllDiverged, TooFew
 
 MOST_NAMED = 5  # number of lost clients that an error names
 DIVERGED = ("is not finite", "too large to compute with")
@@ -66,7 +66,7 @@ class Acceptance:
                 f"deploy.min_cohort is {least} ({reasons})"
             )
         diverged = all(reason.endswith(DIVERGED) for reason in self.lost.values())
-        raise TooFew(
+        raise (AllDiverged if diverged else TooFew)(
             f"round {number}: all {len(cohort)} uploads are lost, so there is nothing to aggregate ({reasons}); "
             + ("training has diverged: lower lr or clip gradients" if diverged else "the run can be resumed")
         )
