@@ -11,6 +11,7 @@ from typing import Any
 from fedloom.engine.backends import select as where
 from fedloom.errors import Interrupted
 from fedloom.runs.folder import RunFolder
+from fedloom.runs.tune.budget import DEFAULT_TRIALS
 from fedloom.runs.tune.cautions import cautions
 from fedloom.runs.tune.chosen import ChosenSettings, Tuned, write
 from fedloom.runs.tune.halving import trials_within
@@ -109,8 +110,10 @@ class _Searches:
         def trials(first: Outcome) -> int:
             planned = self.planned
             assert planned.budget.seconds is not None
+            if not first.done:  # it diverged in its first round, so nothing is known about the time of rounds
+                return self.record.number(number, DEFAULT_TRIALS)
             share = planned.budget.seconds * processes(planned.base) / len(planned.spaces)
-            rounds = share / max(first.seconds / max(first.done, 1), 1e-6)
+            rounds = share / max(first.seconds / first.done, 1e-6)
             return self.record.number(number, trials_within(rounds, planned.marks))
 
         return trials
@@ -182,7 +185,7 @@ def _chosen(planned: Planned, number: int, trials: list[Trial]) -> ChosenSetting
         diverged=sum(trial.diverged for trial in trials),
         rounds=sum(trial.last.done for trial in trials),
         seconds=round(sum(trial.last.seconds for trial in trials), 3),
-        warnings=tuple(cautions(space, trials, metric, planned.samples)),
+        warnings=tuple(cautions(space, trials, metric, planned.samples, planned.baselines[number])),
         tuned={} if best is None else best.point,
         ranges={name: str(values) for name, values in space.ranges.items()},
         default_value=trials[0].last.value,

@@ -17,7 +17,10 @@ NEAR = 0.05  # of a range: so near to its end counts as the edge
 LAST = 0.2  # of a range: so near counts as the edge too, if nothing was tried beyond
 
 
-def cautions(space: Space, trials: Sequence[Trial], metric: Metric, samples: int) -> list[str]:
+def cautions(
+    space: Space, trials: Sequence[Trial], metric: Metric, samples: int, baseline: float = math.nan
+) -> list[str]:
+    """`baseline`: the value of a model that learned nothing."""
     warnings = [
         f"{name}: the value without tuning, {_shown(space.default[name])}, is outside of the declared range {values}, "
         f"which was widened to {space.ranges[name]}"
@@ -33,6 +36,8 @@ def cautions(space: Space, trials: Sequence[Trial], metric: Metric, samples: int
         warnings.append(f"{len(diverged)} of {len(trials)} trials diverged{lower}")
     if not best:
         return warnings
+    if text := _nothing_learned(best[0].last, metric, samples, baseline):
+        warnings.append(text)
     for name in space.ranges:
         if text := _edge(space, name, best[0], trials):
             warnings.append(text)
@@ -45,6 +50,20 @@ def cautions(space: Space, trials: Sequence[Trial], metric: Metric, samples: int
     if len(best) > 1 and (text := _noise(best, metric, samples)):
         warnings.append(text)
     return warnings
+
+
+def _nothing_learned(best: Outcome, metric: Metric, samples: int, baseline: float) -> str | None:
+    """A value that is within twice its standard error of what constant predictions give."""
+    if best.value is None or math.isnan(baseline):
+        return None
+    error = best.error if best.error is not None else _binomial(best, metric, samples)
+    gain = best.value - baseline if metric.better == "higher" else baseline - best.value
+    if gain > (0.0 if math.isnan(error) else 2 * error):
+        return None
+    return (
+        f"no trial learned much: the best value is {metric.text(best.value)}, and predicting the same for every sample gives "
+        f"{metric.text(baseline)}; try other ranges, or more rounds"
+    )
 
 
 def _edge(space: Space, name: str, best: Trial, trials: Sequence[Trial]) -> str | None:
