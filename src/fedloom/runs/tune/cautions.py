@@ -22,8 +22,8 @@ def cautions(
 ) -> list[str]:
     """`baseline`: the value of a model that learned nothing."""
     warnings = [
-        f"{name}: the value without tuning, {_shown(space.default[name])}, is outside of the declared range {values}, "
-        f"which was widened to {space.ranges[name]}"
+        f"{name}: the value without tuning, {_shown(space.default[name])}, is outside of the declared range {values}"
+        + (f", which was widened to {space.ranges[name]}" if space.ranges[name] != values else "")
         for name, values in space.widened.items()
     ]
     best = [trial for trial in ranked(trials, metric) if trial.finished]
@@ -88,6 +88,8 @@ def _edge(space: Space, name: str, best: Trial, trials: Sequence[Trial]) -> str 
 
 def _place(span: Span, value: float) -> float:
     """0 at the lower end of a range, 1 at the upper one."""
+    if not span.low < value < span.high:
+        return 0.0 if value <= span.low else 1.0
     if span.log:
         return math.log(value / span.low) / math.log(span.high / span.low)
     return (value - span.low) / (span.high - span.low)

@@ -41,7 +41,7 @@ class Space:
     ranges: Mapping[str, Range]
     default: Point
     further: tuple[Point, ...] = ()  # settings that are also tried first
-    widened: Mapping[str, Range] = field(default_factory=dict)  # declared ranges that the default lies outside of
+    widened: Mapping[str, Range] = field(default_factory=dict)  # declared ranges that the default lay outside of
     fields: Mapping[str, Any] = field(default_factory=dict, repr=False)  # of the base recipe
 
     def sum(self, point: Point) -> str:
@@ -113,12 +113,16 @@ def space_of(row: str, fields: Mapping[str, Any], over: Mapping[str, Range], usu
             raise FedloomError(
                 f"methods: {shown(row)} leaves {name} open, and it has no range of its own; add --over {name}=LOW..HIGH"
             )
-        chosen[name] = _widened(declared[name], _current(name, parts, usual_recipe, fields))
-        if chosen[name] != declared[name]:
+        current = _current(name, parts, usual_recipe, fields)
+        chosen[name] = _widened(declared[name], current)
+        if _is_number(current) and not contains(declared[name], current):
             widened[name] = declared[name]
     chosen = dict(sorted(chosen.items(), key=lambda item: _is_hyperparameter(item[0])))  # recipe fields first
     kept = tuple(s for s in brought if s.partition("=")[0] not in chosen)
-    default = {name: _inside(values, _current(name, parts, usual_recipe, fields)) for name, values in chosen.items()}
+    usual_values = {name: _current(name, parts, usual_recipe, fields) for name in chosen}
+    default = {
+        name: current if name in widened else _inside(chosen[name], current) for name, current in usual_values.items()
+    }
     space = replace(whole, settings=(*fixed, *kept), ranges=chosen, default=default, widened=widened)
     scaled = any(setting.startswith("lr=") for setting in (*fixed, *brought))  # a rate of the method's own
     return replace(space, further=() if scaled else _further(space, usual_recipe))
@@ -154,7 +158,7 @@ def _further(space: Space, recipe: Recipe) -> tuple[Point, ...]:
     scale, span = rate_scale(space.method), space.ranges.get("lr")
     if recipe.optimizer.name != "sgd" or scale is PLAIN or not isinstance(span, Span):
         return ()
-    point = {**space.default, "lr": _inside(span, recipe.lr * scale.middle)}
+    point = {**space.default, "lr": rounded(span, recipe.lr * scale.middle)}
     return () if point == space.default else (point,)
 
 
@@ -174,7 +178,7 @@ def _current(name: str, method: Method, recipe: Recipe, fields: Mapping[str, Any
 
 
 def _widened(values: Range, current: Any) -> Range:
-    """A declared range reaches to the value without tuning, so that this is among what is tried."""
+    """A declared range reaches to the value without tuning, where a logarithmic one can."""
     if isinstance(values, Choices) or not _is_number(current) or (values.log and current <= 0):
         return values
     return replace(values, low=min(values.low, current), high=max(values.high, current))
@@ -186,7 +190,13 @@ def _inside(values: Range, current: Any) -> Any:
         return current if current in values.values else values.values[0]
     if not _is_number(current):
         return rounded(values, math.sqrt(values.low * values.high) if values.log else (values.low + values.high) / 2)
-    return rounded(values, current)
+    return min(max(current, values.low), values.high)
+
+
+def contains(values: Range, value: Any) -> bool:
+    if isinstance(values, Choices):
+        return value in values.values
+    return bool(values.low <= value <= values.high)
 
 
 def rounded(span: Span, value: float) -> float:
