@@ -11,25 +11,18 @@ import json
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import reduce
 from typing import Any
 
 from fedloom.engine.given import given_recipe
 from fedloom.errors import FedloomError, shown
 from fedloom.methods.api.grammar import method, open_method
 from fedloom.methods.api.part import Method
-from fedloom.methods.api.search import PLAIN, Choices, Range, RateScale, Span
+from fedloom.methods.api.search import PLAIN, Choices, Range, Span
 from fedloom.recipe import Recipe, assign
 from fedloom.runs.cells import row_settings
+from fedloom.runs.tune.rates import ADAM_RATE, rate_range, rate_scale, rounded_number
 
 Point = dict[str, Any]  # values by setting: {"lr": 0.31, "fd.beta": 0.9}
-DIGITS = 3  # of tuned numbers
-# Rates of SGD for cross-entropy, with and without momentum, which multiplies a step by up to 10; the papers here use 0.01 to
-# 0.1 with momentum 0.9. Adam's steps do not depend on the size of the loss; Kingma and Ba propose 0.001.
-SGD_MOMENTUM = Span(0.003, 1.0, log=True, source="0.01 to 0.1 in the papers, with room on both sides")
-SGD_PLAIN = Span(0.01, 3.0, log=True, source="three times the range with momentum")
-ADAM = Span(1e-4, 0.03, log=True, source="Kingma and Ba 2015 propose 0.001")
-ADAM_RATE = 0.001
 
 
 @dataclass(frozen=True)
@@ -136,23 +129,6 @@ def _declared(method: Method, recipe: Recipe) -> dict[str, Range]:
     return ranges
 
 
-def rate_range(method: Method, recipe: Recipe) -> Span:
-    """The range of the learning rate, by optimizer and by the scale that the parts declare."""
-    if recipe.optimizer.name != "sgd":
-        return ADAM
-    base, scale = SGD_MOMENTUM if recipe.momentum >= 0.5 else SGD_PLAIN, rate_scale(method)
-    sources = [part.rate_scale.source for part in method.parts if part.rate_scale]
-    return Span(
-        _rounded(base.low * scale.least), _rounded(base.high * scale.most), True, "; ".join([base.source, *sources])
-    )
-
-
-def rate_scale(method: Method) -> RateScale:
-    """That of a sum is the product of its parts'."""
-    scales = [part.rate_scale for part in method.parts if part.rate_scale]
-    return reduce(lambda a, b: RateScale(a.least * b.least, a.most * b.most), scales, PLAIN)
-
-
 def _further(space: Space, recipe: Recipe) -> tuple[Point, ...]:
     """The default with the rate that suits the parts' losses."""
     scale, span = rate_scale(space.method), space.ranges.get("lr")
@@ -201,12 +177,8 @@ def contains(values: Range, value: Any) -> bool:
 
 def rounded(span: Span, value: float) -> float:
     """A number of the range with few digits, so that a table can show what was run."""
-    short = round(value) if span.whole else _rounded(value)
+    short = round(value) if span.whole else rounded_number(value)
     return min(max(short, span.low), span.high)
-
-
-def _rounded(value: float) -> float:
-    return float(f"{value:.{DIGITS}g}")
 
 
 def _text(value: Any) -> str:
