@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections import deque
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -130,8 +131,9 @@ def carry_out(planned: Planned, observer: Observer | None = None) -> Study:
         observer.started(planned)
         searches.begin()
         try:
-            for work, outcome in perform(searches.waiting, planned.base, observer.round_ended):
-                searches.add(work, outcome)
+            with closing(perform(searches.waiting, planned.base, observer.round_ended)) as outcomes:
+                for work, outcome in outcomes:
+                    searches.add(work, outcome)
         except (KeyboardInterrupt, Interrupted):
             raise Interrupted(
                 f"stopped with {len(searches.done)} of {len(planned.spaces)} methods tuned ({record.trials} trials begun); "
