@@ -1,8 +1,7 @@
 """Trials at the same time: one forked process for each, with as many workers as there are cores for it.
 
-Bits do not depend on workers, so neither do choices. A process per trial is faster than all workers on one trial, since trials
-never wait for each other (docs/tune.md has the measurements). Trials on accelerators or on a Ray cluster run one after the
-other in this process.
+Bits do not depend on workers, so neither do choices. A process per trial was as fast as all workers on one trial, or faster
+(docs/tune.md has the measurements). Trials on accelerators or on a Ray cluster run one after the other in this process.
 """
 
 from __future__ import annotations
