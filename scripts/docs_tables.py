@@ -35,7 +35,7 @@ from fedloom.papers import PAPERS
 from fedloom.papers.listing import list_protocols
 from fedloom.recipe import NO_EFFECT_FIELDS, Recipe
 from fedloom.report.reproductions import cells_section, claims_section
-from fedloom.runs.tune.space import ADAM, SGD_MOMENTUM, SGD_PLAIN
+from fedloom.runs.tune.rates import ADAM, SGD_MOMENTUM, SGD_PLAIN
 
 ROOT = Path(__file__).resolve().parent.parent
 BLOCK = re.compile(r"(?P<begin><!-- table: (?P<name>[\w-]+) -->\n).*?(?P<end><!-- end -->)", re.DOTALL)

@@ -25,6 +25,8 @@ def test_every_client_holds_out_its_share_and_nobody_trains_on_it() -> None:
         assert abs(len(kept) - 0.2 * len(before)) <= 1
     assert np.array_equal(stage.partition.test_index, whole.stages[0].partition.test_index)
     assert data.validation.tolist() == sorted(held.partition.train_index.tolist())
+    with pytest.raises(fl.FedloomError, match="held back"):  # no part of a method sees them
+        data_of(method="fnr(mode=held)")
 
 
 def test_a_sample_that_moves_to_another_client_is_held_out_there_too() -> None:

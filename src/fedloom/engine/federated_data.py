@@ -67,7 +67,7 @@ class FederatedData:
             samples=len(self.stages[0].partition.train_index) if samples is None else samples,
             rounds=recipe.rounds,
             seed=recipe.seed,
-            held=len(self.validation),
+            held=0 if self.validation_stages else len(self.validation),  # what clients hold out stays with them
             public=len(self.public.y),
             labeled=self.public.labeled,
             cohort=1 if any(part.central_data == "all" for part in method.parts) else recipe.cohort_size,

@@ -441,3 +441,24 @@ def test_a_reproduced_table_is_a_section_in_the_papers_layout(chromium: Any, tmp
     assert "0.1 of the rounds" in ours[0]
     assert "Reproduced tables" in made.page.inner_text("#reproduced") and made.said == []
     made.page.close()
+
+
+def test_a_tuning_shows_every_trial_over_its_rate_and_what_was_chosen(chromium: Any, tmp_path: Path) -> None:
+    over, fields = {"lr": "log:0.01..100", "prox.mu": "0.001..0.1"}, {"clients": 5, "rounds": 2, "model": "linear"}
+    study = fl.tune("prox(mu=?) + fn", over, 5, out=str(tmp_path / "t"), workers=1, **fields)
+    (path,) = fl.report(study.root, tmp_path / "t.html")
+    made = opened(chromium, path.as_uri(), study.root, viewport={"width": 1200, "height": 800})
+    states = made.page.eval_on_selector_all("main section", "all => all.map(s => [s.id, s.dataset.state])")
+    assert states == [["tuning", "drawn"]] and made.said == []
+    drawn = {trace["name"]: trace for trace in made.traces("tuning-0") if "name" in trace}
+    for state in {trial.state for trial in study.trials}:
+        trials = [trial for trial in study.trials if trial.state == state]
+        assert drawn[state]["x"] == [trial.values["lr"] for trial in trials]
+        if state != "diverged":
+            assert np.allclose(drawn[state]["y"], [100 * trial.value for trial in trials])
+    assert made.page.locator("#figure-tuning-coordinates-0-0").count() == 1
+    (chosen,) = study.tuned.methods
+    (row,) = made.table("tuning-table")[1:]
+    assert row[0] == chosen.method and row[4:7] == [str(chosen.trials), str(chosen.stopped_early), str(chosen.diverged)]
+    assert f"lr={chosen.tuned['lr']:g}" in row[1] and len(chosen.warnings) == made.page.locator("#tuning .hint").count()
+    made.page.close()

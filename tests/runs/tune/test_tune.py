@@ -108,6 +108,12 @@ def test_a_bad_default_space_is_warned_about() -> None:
     assert any("4 trials are few for 1 tuned value; take 8" in text for text in warnings)
 
 
+def test_a_given_space_in_which_nothing_is_learned_is_warned_about() -> None:
+    study = fl.tune("fedavg; fedper", {"lr": [1e-7, 1e-6]}, out="n", **FIELDS)
+    assert all(any("no trial learned much" in text for text in each) for each in study.warnings.values())
+    assert len(study.warnings) == 2
+
+
 @pytest.mark.parametrize(
     ("flags", "sentence"),
     [

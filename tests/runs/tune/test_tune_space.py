@@ -9,6 +9,7 @@ from fedloom.methods.api.registry import PARTS
 from fedloom.methods.api.search import Choices, Span
 from fedloom.runs.tune.halving import generations, rounds_of, rungs, trials_within
 from fedloom.runs.tune.over import read_over
+from fedloom.runs.tune.sampler import Sampler
 from fedloom.runs.tune.space import Space, space_of
 
 
@@ -77,9 +78,31 @@ def test_a_declared_range_reaches_to_the_default_and_a_given_one_does_not() -> N
     assert list(space("fedavg", lr=5.0).widened) == ["lr"]
     given = space("fedavg", ("lr=log:0.003..3",), lr=5.0)
     assert given.default == {"lr": 3} and not given.widened
+    assert space("fedavg", lr=0.12345).default == {"lr": 0.12345}  # not rounded, as the sampled ones are
 
 
-@pytest.mark.parametrize("name", [name for name, part in PARTS.items() if part.search_ranges or part.rate_scale])
+class FromZero(fl.Part):
+    """A logarithmic range cannot hold its default."""
+
+    strength: float = 0.0
+    search_ranges = {"strength": Span(0.01, 1.0, log=True, source="a test")}  # noqa: RUF012
+
+
+def test_a_default_that_no_logarithmic_range_can_hold_is_still_tried_first() -> None:
+    made = space("fromzero")
+    assert made.default == {"lr": 0.1, "fromzero.strength": 0.0} and list(made.widened) == ["fromzero.strength"]
+    sampler = Sampler(made, 0, "higher")
+    first = sampler.propose(4)
+    assert first[0] == made.default and all(0.01 <= point["fromzero.strength"] <= 1 for point in first[1:])
+    for number in range(4):
+        sampler.report(number, 0.5 + number / 10, None)
+    assert len(sampler.propose(4)) == 4
+
+
+OURS = [name for name, part in PARTS.items() if part.__module__.startswith("fedloom.")]
+
+
+@pytest.mark.parametrize("name", [name for name in OURS if PARTS[name].search_ranges or PARTS[name].rate_scale])
 def test_a_declared_range_holds_the_default_and_has_a_source(name: str) -> None:
     part = PARTS[name]()
     for field, values in part.search_ranges.items():

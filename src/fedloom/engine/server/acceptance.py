@@ -14,6 +14,7 @@ from fedloom.engine.tasks import Report
 from fedloom.errors import AllDiverged, TooFew
 
 MOST_NAMED = 5  # number of lost clients that an error names
+WORKER_DIED = "its worker died every time"
 DIVERGED = ("is not finite", "too large to compute with")
 
 
@@ -33,7 +34,7 @@ class Acceptance:
     def one(self, client: int, row: int, report: Report | None, expected: StepRange) -> Upload | None:
         """Check one upload by itself: names, types, shapes, finiteness, and the number of steps."""
         if report is None or "lost" in report:
-            self.lost[client] = report["lost"] if report else "its worker died every time"
+            self.lost[client] = report["lost"] if report else WORKER_DIED
             return None
         views, messages = self.buffers.views(row), self.experiment.program.messages
         steps = int(report.get("steps", expected.least))  # a secure sum hides them

@@ -5,12 +5,14 @@ from __future__ import annotations
 import shutil
 from collections import deque
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
 
 from fedloom.engine.backends import select as where
 from fedloom.errors import Interrupted
 from fedloom.runs.folder import RunFolder
+from fedloom.runs.tune.budget import DEFAULT_TRIALS
 from fedloom.runs.tune.cautions import cautions
 from fedloom.runs.tune.chosen import ChosenSettings, Tuned, write
 from fedloom.runs.tune.halving import trials_within
@@ -109,8 +111,10 @@ class _Searches:
         def trials(first: Outcome) -> int:
             planned = self.planned
             assert planned.budget.seconds is not None
+            if not first.done:  # it diverged in its first round, so nothing is known about the time of rounds
+                return self.record.number(number, DEFAULT_TRIALS)
             share = planned.budget.seconds * processes(planned.base) / len(planned.spaces)
-            rounds = share / max(first.seconds / max(first.done, 1), 1e-6)
+            rounds = share / max(first.seconds / first.done, 1e-6)
             return self.record.number(number, trials_within(rounds, planned.marks))
 
         return trials
@@ -127,8 +131,9 @@ def carry_out(planned: Planned, observer: Observer | None = None) -> Study:
         observer.started(planned)
         searches.begin()
         try:
-            for work, outcome in perform(searches.waiting, planned.base, observer.round_ended):
-                searches.add(work, outcome)
+            with closing(perform(searches.waiting, planned.base, observer.round_ended)) as outcomes:
+                for work, outcome in outcomes:
+                    searches.add(work, outcome)
         except (KeyboardInterrupt, Interrupted):
             raise Interrupted(
                 f"stopped with {len(searches.done)} of {len(planned.spaces)} methods tuned ({record.trials} trials begun); "
@@ -182,7 +187,7 @@ def _chosen(planned: Planned, number: int, trials: list[Trial]) -> ChosenSetting
         diverged=sum(trial.diverged for trial in trials),
         rounds=sum(trial.last.done for trial in trials),
         seconds=round(sum(trial.last.seconds for trial in trials), 3),
-        warnings=tuple(cautions(space, trials, metric, planned.samples)),
+        warnings=tuple(cautions(space, trials, metric, planned.samples, planned.baselines[number])),
         tuned={} if best is None else best.point,
         ranges={name: str(values) for name, values in space.ranges.items()},
         default_value=trials[0].last.value,

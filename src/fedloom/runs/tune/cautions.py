@@ -17,10 +17,13 @@ NEAR = 0.05  # of a range: so near to its end counts as the edge
 LAST = 0.2  # of a range: so near counts as the edge too, if nothing was tried beyond
 
 
-def cautions(space: Space, trials: Sequence[Trial], metric: Metric, samples: int) -> list[str]:
+def cautions(
+    space: Space, trials: Sequence[Trial], metric: Metric, samples: int, baseline: float = math.nan
+) -> list[str]:
+    """`baseline`: the value of a model that learned nothing."""
     warnings = [
-        f"{name}: the value without tuning, {_shown(space.default[name])}, is outside of the declared range {values}, "
-        f"which was widened to {space.ranges[name]}"
+        f"{name}: the value without tuning, {_shown(space.default[name])}, is outside of the declared range {values}"
+        + (f", which was widened to {space.ranges[name]}" if space.ranges[name] != values else "")
         for name, values in space.widened.items()
     ]
     best = [trial for trial in ranked(trials, metric) if trial.finished]
@@ -33,6 +36,8 @@ def cautions(space: Space, trials: Sequence[Trial], metric: Metric, samples: int
         warnings.append(f"{len(diverged)} of {len(trials)} trials diverged{lower}")
     if not best:
         return warnings
+    if text := _nothing_learned(best[0].last, metric, samples, baseline):
+        warnings.append(text)
     for name in space.ranges:
         if text := _edge(space, name, best[0], trials):
             warnings.append(text)
@@ -45,6 +50,20 @@ def cautions(space: Space, trials: Sequence[Trial], metric: Metric, samples: int
     if len(best) > 1 and (text := _noise(best, metric, samples)):
         warnings.append(text)
     return warnings
+
+
+def _nothing_learned(best: Outcome, metric: Metric, samples: int, baseline: float) -> str | None:
+    """A value that is within twice its standard error of what constant predictions give."""
+    if best.value is None or math.isnan(baseline):
+        return None
+    error = best.error if best.error is not None else _binomial(best, metric, samples)
+    gain = best.value - baseline if metric.better == "higher" else baseline - best.value
+    if gain > (0.0 if math.isnan(error) else 2 * error):
+        return None
+    return (
+        f"no trial learned much: the best value is {metric.text(best.value)}, and predicting the same for every sample gives "
+        f"{metric.text(baseline)}; try other ranges, or more rounds"
+    )
 
 
 def _edge(space: Space, name: str, best: Trial, trials: Sequence[Trial]) -> str | None:
@@ -69,6 +88,8 @@ def _edge(space: Space, name: str, best: Trial, trials: Sequence[Trial]) -> str 
 
 def _place(span: Span, value: float) -> float:
     """0 at the lower end of a range, 1 at the upper one."""
+    if not span.low < value < span.high:
+        return 0.0 if value <= span.low else 1.0
     if span.log:
         return math.log(value / span.low) / math.log(span.high / span.low)
     return (value - span.low) / (span.high - span.low)

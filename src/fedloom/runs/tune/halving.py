@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 SHARES = (4, 2, 1)  # rounds / share: where trials are compared
 LATER = 4  # trials of every generation but the first
+MOST = 1000  # trials that a budget gives a method
 LEAST = 4  # trials of the first generation, if there are as many
 
 
@@ -49,6 +50,6 @@ def rounds_of(sizes: Sequence[int], marks: Sequence[int]) -> int:
 def trials_within(rounds: float, marks: Sequence[int]) -> int:
     """The largest number of trials that take no more rounds; at least 1."""
     trials = 1
-    while rounds_of(generations(trials + 1), marks) <= rounds and trials < 10_000:
+    while rounds_of(generations(trials + 1), marks) <= rounds and trials < MOST:
         trials += 1
     return trials

@@ -19,6 +19,7 @@ from fedloom.methods import method
 from fedloom.methods.api.search import Choices, Span
 from fedloom.recipe import NO_EFFECT_FIELDS, Recipe
 from fedloom.runs.cells import folder_name
+from fedloom.runs.tune.baseline import baseline
 from fedloom.runs.tune.budget import Budget
 from fedloom.runs.tune.halving import generations, rounds_of, rungs, trials_within
 from fedloom.runs.tune.over import Over, read_over
@@ -42,6 +43,7 @@ class Planned:
     marks: tuple[int, ...]  # rounds after which trials are compared
     samples: int  # validation samples
     own: frozenset[str]
+    baselines: tuple[float, ...]  # of every method: the value of a model that learned nothing
     asked: Mapping[str, Any]
 
     @property
@@ -94,10 +96,11 @@ def plan(
     if not any(space.ranges for space in spaces):
         raise FedloomError("over: nothing is tuned of any method; add for instance --over lr=log:0.003..3")
     root = Path(base.out) if base.out else Path("runs") / base.name if base.name else OUT
-    samples, own = 0, set()
+    samples, own, baselines = 0, set(), []
     for space in spaces:
         experiment = _checked(space)
         samples = len(experiment.data.validation)
+        baselines.append(baseline(experiment, tuned.headline))
         if personal_models(experiment.program):
             own.add(space.row)
             if tuned.data.validation_from == "pool":
@@ -117,7 +120,7 @@ def plan(
         "spaces": [{name: str(values) for name, values in space.ranges.items()} for space in spaces],
         "recipe": _identity(tuned),
     }
-    return Planned(root, base, spaces, budget, marks, samples, frozenset(own), asked)
+    return Planned(root, base, spaces, budget, marks, samples, frozenset(own), tuple(baselines), asked)
 
 
 def _rows(methods: str | Sequence[str]) -> list[str]:

@@ -1,8 +1,7 @@
 """Trials at the same time: one forked process for each, with as many workers as there are cores for it.
 
-Bits do not depend on workers, so neither do choices. A process per trial is faster than all workers on one trial, since trials
-never wait for each other (docs/tune.md has the measurements). Trials on accelerators or on a Ray cluster run one after the
-other in this process.
+Bits do not depend on workers, so neither do choices. A process per trial was as fast as all workers on one trial, or faster
+(docs/tune.md has the measurements). Trials on accelerators or on a Ray cluster run one after the other in this process.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import threading
 import traceback
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -53,7 +52,7 @@ def processes(recipe: Recipe) -> int:
     return count(recipe.workers, recipe.device)
 
 
-def perform(waiting: deque[Work], recipe: Recipe, progress: Progress) -> Iterator[tuple[Work, Outcome]]:
+def perform(waiting: deque[Work], recipe: Recipe, progress: Progress) -> Generator[tuple[Work, Outcome], None, None]:
     """Outcomes as they come. The caller may append to `waiting` meanwhile."""
     if recipe.device != "cpu" or recipe.workers == "ray":
         while waiting:
@@ -123,9 +122,8 @@ class _Pool:
 
 def _serve(work: Work, workers: int, pipe: Connection, alive: tuple[int, int]) -> None:
     """A trial in a process of its own. It ends with the main process, however that ends."""
-    signal.signal(
-        signal.SIGINT, signal.SIG_IGN
-    )  # Ctrl-C reaches the whole process group; the main process asks to stop
+    # Ctrl-C reaches the whole process group; only the main process hears it, and asks its trials to stop
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     os.close(alive[1])
     threading.Thread(target=end_with_main, args=(alive[0],), daemon=True).start()

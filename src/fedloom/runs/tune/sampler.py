@@ -20,7 +20,7 @@ from typing import Any
 from fedloom.errors import FedloomError
 from fedloom.methods.api.search import Choices, Range, Span
 from fedloom.rng import key, numpy_generator
-from fedloom.runs.tune.space import Point, Space, rounded
+from fedloom.runs.tune.space import Point, Space, contains, rounded
 
 TRIES = 20  # proposals that repeat an earlier setting before the space counts as exhausted
 
@@ -61,6 +61,8 @@ class Sampler:
     def report(self, trial: int, value: float | None, stopped: int | None) -> None:
         """The result of a trial, by its number. `stopped`: it ended after this round. No value: it diverged."""
         asked, states = self._asked[trial], self._optuna.trial.TrialState
+        if asked is None:
+            return
         with _quiet():
             if value is None:
                 self._study.tell(asked, state=states.PRUNED)  # worse than all others, to TPE
@@ -77,8 +79,11 @@ class Sampler:
         return [self._given(point) for point in points]
 
     def _given(self, point: Point) -> Point:
-        self._study.enqueue_trial(point)
-        self._asked.append(self._study.ask(self._distributions))
+        """Have a point tried. A default outside of the ranges (0, of a logarithmic one) is none of Optuna's business."""
+        inside = all(contains(values, point[name]) for name, values in self.space.ranges.items())
+        if inside:
+            self._study.enqueue_trial(point)
+        self._asked.append(self._study.ask(self._distributions) if inside else None)
         self._known.append(point)
         return point
 
@@ -129,7 +134,9 @@ class Sampler:
 
 
 def _good(trials: int) -> int:
-    """How many trials TPE calls good. Optuna's tenth is one trial here; a quarter finds a rate twice as closely."""
+    """How many trials TPE calls good. Optuna's tenth is one or two trials here. On quadratics of log rates, a quarter ended
+    nearer to the optimum after 16 trials: median 0.02 decades in place of 0.04 for one rate, 0.17 in place of 0.20 for two.
+    """
     return max(2, math.ceil(trials / 4))
 
 

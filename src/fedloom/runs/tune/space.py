@@ -11,25 +11,18 @@ import json
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import reduce
 from typing import Any
 
 from fedloom.engine.given import given_recipe
 from fedloom.errors import FedloomError, shown
 from fedloom.methods.api.grammar import method, open_method
 from fedloom.methods.api.part import Method
-from fedloom.methods.api.search import PLAIN, Choices, Range, RateScale, Span
+from fedloom.methods.api.search import PLAIN, Choices, Range, Span
 from fedloom.recipe import Recipe, assign
 from fedloom.runs.cells import row_settings
+from fedloom.runs.tune.rates import ADAM_RATE, rate_range, rate_scale, rounded_number
 
 Point = dict[str, Any]  # values by setting: {"lr": 0.31, "fd.beta": 0.9}
-DIGITS = 3  # of tuned numbers
-# Rates of SGD for cross-entropy, with and without momentum, which multiplies a step by up to 10; the papers here use 0.01 to
-# 0.1 with momentum 0.9. Adam's steps do not depend on the size of the loss; Kingma and Ba propose 0.001.
-SGD_MOMENTUM = Span(0.003, 1.0, log=True, source="0.01 to 0.1 in the papers, with room on both sides")
-SGD_PLAIN = Span(0.01, 3.0, log=True, source="three times the range with momentum")
-ADAM = Span(1e-4, 0.03, log=True, source="Kingma and Ba 2015 propose 0.001")
-ADAM_RATE = 0.001
 
 
 @dataclass(frozen=True)
@@ -41,7 +34,7 @@ class Space:
     ranges: Mapping[str, Range]
     default: Point
     further: tuple[Point, ...] = ()  # settings that are also tried first
-    widened: Mapping[str, Range] = field(default_factory=dict)  # declared ranges that the default lies outside of
+    widened: Mapping[str, Range] = field(default_factory=dict)  # declared ranges that the default lay outside of
     fields: Mapping[str, Any] = field(default_factory=dict, repr=False)  # of the base recipe
 
     def sum(self, point: Point) -> str:
@@ -113,12 +106,16 @@ def space_of(row: str, fields: Mapping[str, Any], over: Mapping[str, Range], usu
             raise FedloomError(
                 f"methods: {shown(row)} leaves {name} open, and it has no range of its own; add --over {name}=LOW..HIGH"
             )
-        chosen[name] = _widened(declared[name], _current(name, parts, usual_recipe, fields))
-        if chosen[name] != declared[name]:
+        current = _current(name, parts, usual_recipe, fields)
+        chosen[name] = _widened(declared[name], current)
+        if _is_number(current) and not contains(declared[name], current):
             widened[name] = declared[name]
     chosen = dict(sorted(chosen.items(), key=lambda item: _is_hyperparameter(item[0])))  # recipe fields first
     kept = tuple(s for s in brought if s.partition("=")[0] not in chosen)
-    default = {name: _inside(values, _current(name, parts, usual_recipe, fields)) for name, values in chosen.items()}
+    usual_values = {name: _current(name, parts, usual_recipe, fields) for name in chosen}
+    default = {
+        name: current if name in widened else _inside(chosen[name], current) for name, current in usual_values.items()
+    }
     space = replace(whole, settings=(*fixed, *kept), ranges=chosen, default=default, widened=widened)
     scaled = any(setting.startswith("lr=") for setting in (*fixed, *brought))  # a rate of the method's own
     return replace(space, further=() if scaled else _further(space, usual_recipe))
@@ -132,29 +129,12 @@ def _declared(method: Method, recipe: Recipe) -> dict[str, Range]:
     return ranges
 
 
-def rate_range(method: Method, recipe: Recipe) -> Span:
-    """The range of the learning rate, by optimizer and by the scale that the parts declare."""
-    if recipe.optimizer.name != "sgd":
-        return ADAM
-    base, scale = SGD_MOMENTUM if recipe.momentum >= 0.5 else SGD_PLAIN, rate_scale(method)
-    sources = [part.rate_scale.source for part in method.parts if part.rate_scale]
-    return Span(
-        _rounded(base.low * scale.least), _rounded(base.high * scale.most), True, "; ".join([base.source, *sources])
-    )
-
-
-def rate_scale(method: Method) -> RateScale:
-    """That of a sum is the product of its parts'."""
-    scales = [part.rate_scale for part in method.parts if part.rate_scale]
-    return reduce(lambda a, b: RateScale(a.least * b.least, a.most * b.most), scales, PLAIN)
-
-
 def _further(space: Space, recipe: Recipe) -> tuple[Point, ...]:
     """The default with the rate that suits the parts' losses."""
     scale, span = rate_scale(space.method), space.ranges.get("lr")
     if recipe.optimizer.name != "sgd" or scale is PLAIN or not isinstance(span, Span):
         return ()
-    point = {**space.default, "lr": _inside(span, recipe.lr * scale.middle)}
+    point = {**space.default, "lr": rounded(span, recipe.lr * scale.middle)}
     return () if point == space.default else (point,)
 
 
@@ -174,7 +154,7 @@ def _current(name: str, method: Method, recipe: Recipe, fields: Mapping[str, Any
 
 
 def _widened(values: Range, current: Any) -> Range:
-    """A declared range reaches to the value without tuning, so that this is among what is tried."""
+    """A declared range reaches to the value without tuning, where a logarithmic one can."""
     if isinstance(values, Choices) or not _is_number(current) or (values.log and current <= 0):
         return values
     return replace(values, low=min(values.low, current), high=max(values.high, current))
@@ -186,17 +166,19 @@ def _inside(values: Range, current: Any) -> Any:
         return current if current in values.values else values.values[0]
     if not _is_number(current):
         return rounded(values, math.sqrt(values.low * values.high) if values.log else (values.low + values.high) / 2)
-    return rounded(values, current)
+    return min(max(current, values.low), values.high)
+
+
+def contains(values: Range, value: Any) -> bool:
+    if isinstance(values, Choices):
+        return value in values.values
+    return bool(values.low <= value <= values.high)
 
 
 def rounded(span: Span, value: float) -> float:
     """A number of the range with few digits, so that a table can show what was run."""
-    short = round(value) if span.whole else _rounded(value)
+    short = round(value) if span.whole else rounded_number(value)
     return min(max(short, span.low), span.high)
-
-
-def _rounded(value: float) -> float:
-    return float(f"{value:.{DIGITS}g}")
 
 
 def _text(value: Any) -> str:

@@ -7,8 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
+
+from fedloom.engine.server.acceptance import WORKER_DIED
 from fedloom.engine.server.callback import RunCallback
-from fedloom.errors import Diverged
+from fedloom.errors import Diverged, TooFew
 from fedloom.io.files import read_lines
 from fedloom.recipe import Recipe
 from fedloom.runs.folder import RunFolder
@@ -27,10 +30,12 @@ def run_trial(recipe: Recipe, until: int, callbacks: Sequence[RunCallback] = ())
             resume(folder.path, callbacks, recipe.workers, until)
         else:
             start(recipe, callbacks, until)
-    except Diverged as error:
+    except (TooFew, Diverged, torch.linalg.LinAlgError) as error:  # type: ignore[attr-defined]
+        if WORKER_DIED in str(error):
+            raise
         matched = re.search(r"\bround (\d+)", str(error))
         done, seconds = _spent(folder.path)
-        reason = f"in round {matched[1]}" if matched else "yes"
+        reason = f"in round {matched[1]}" if matched else f"in round {done + 1}"
         return Outcome(until, None, seconds=seconds, diverged=reason, done=done)
     return _outcome(folder.path, recipe.headline, until)
 

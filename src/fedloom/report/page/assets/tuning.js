@@ -8,7 +8,7 @@ async function tuningPanels(root, tuning, id) { // one panel per method: validat
   if (!methods.length) return;
   const all = methods.flatMap(x => x.trials.map(t => t.value)).filter(known).map(v => scale * v);
   const low = all.length ? Math.min(...all) : 0, high = all.length ? Math.max(...all) : 1, pad = Math.max((high - low) * .08, 1e-6), floor = m.better === "lower" ? high + pad : low - pad;
-  const plan = panels(methods.length, over(root), 260, 210), traces = [], layout = { height: plan.height + 120, annotations: [], margin: { l: 56, r: 16, t: 30, b: 56 } };
+  const plan = panels(methods.length, over(root), 260, 210, { x: 40, y: 78 }), traces = [], layout = { height: plan.height + 120, annotations: [], margin: { l: 56, r: 16, t: 30, b: 56 } };
   methods.forEach((x, k) => {
     const axis = k ? String(k + 1) : "", at = plan.domain(k), range = x.ranges.find(r => r.name === "lr") || x.ranges[0];
     for (const [state, symbol] of STATES) {
@@ -25,24 +25,29 @@ async function tuningPanels(root, tuning, id) { // one panel per method: validat
   });
   await figure(root, `tuning-${id}`, traces, layout, "Every trial over its rate");
 }
-async function tuningCoordinates(root, tuning, x, id) { // several tuned values: a line per trial
+function coordinate(name, raw, r) { // an axis from 0 to 1: where each value lies, and its ticks
+  if (!raw.every(v => typeof v === "number")) {
+    const words = [...new Set(raw.map(String))], at = k => words.length > 1 ? k / (words.length - 1) : .5;
+    return { name, at: raw.map(v => at(words.indexOf(String(v)))), ticks: words.map((w, k) => [at(k), w]) };
+  }
+  const map = r?.log ? Math.log10 : v => v, ends = known(r?.low) ? [r.low, r.high] : [Math.min(...raw), Math.max(...raw)];
+  const [low, high] = ends.map(map), length = high - low || 1, at = v => (map(v) - low) / length;
+  const inside = r?.log ? range(25).flatMap(e => [10 ** (e - 12), 3 * 10 ** (e - 12)]).filter(v => at(v) > .08 && at(v) < .92) : [.25, .5, .75].map(s => low + s * length);
+  return { name, at: raw.map(at), ticks: [ends[0], ...inside, ends[1]].map(v => [at(v), settingText(v)]) };
+}
+async function tuningCoordinates(root, tuning, x, id) { // several tuned values: a line per trial, over parallel axes
   const m = tuning.metric, scale = scaleOf(m), trials = x.trials.filter(t => known(t.value));
   if (x.ranges.length < 2 || trials.length < 2) return;
-  const dimensions = x.ranges.map(r => {
-    const raw = trials.map(t => t.values[r.name]);
-    if (!raw.every(v => typeof v === "number")) {
-      const words = [...new Set(raw.map(String))];
-      return { label: plain(r.name), values: raw.map(v => words.indexOf(String(v))), tickvals: range(words.length), ticktext: words.map(plain) };
-    }
-    if (!r.log) return { label: plain(r.name), values: raw, range: known(r.low) ? [r.low, r.high] : undefined };
-    const ticks = range(13).flatMap(e => [10 ** (e - 8), 3 * 10 ** (e - 8)]).filter(v => v >= r.low * .99 && v <= r.high * 1.01);
-    return { label: plain(r.name), values: raw.map(Math.log10), range: [Math.log10(r.low), Math.log10(r.high)], tickvals: ticks.map(Math.log10), ticktext: ticks.map(v => String(+v.toPrecision(1))) };
-  });
-  const values = trials.map(t => scale * t.value);
-  dimensions.push({ label: plain(heading(m)), values });
-  await figure(root, `tuning-coordinates-${id}`, [{ type: "parcoords", dimensions, labelfont: { color: css("--ink") }, tickfont: { color: css("--soft") }, rangefont: { color: "rgba(0,0,0,0)" },
-    line: { color: values, colorscale: counts().slice(1).map(([, c], k, all) => [k / (all.length - 1), c]), reversescale: m.better === "lower", showscale: false } }],
-    { height: 300, margin: { l: 60, r: 60, t: 50, b: 24 } }, `${x.method}: a line per trial, darker is better`.replace("darker", dark() ? "lighter" : "darker"));
+  const values = trials.map(t => scale * t.value), low = Math.min(...values), high = Math.max(...values);
+  const axes = [...x.ranges.map(r => coordinate(r.name, trials.map(t => t.values[r.name]), r)), coordinate(`validation ${heading(m)}`, values)];
+  const good = k => high > low ? (m.better === "lower" ? high - values[k] : values[k] - low) / (high - low) : 1;
+  const traces = trials.map((t, k) => ({ type: "scatter", mode: "lines+markers", name: `trial ${t.trial}`, showlegend: false, x: axes.map((_, i) => i), y: axes.map(a => a.at[k]),
+    line: { color: faded(color(0), .15 + .85 * good(k) ** 2), width: 1 + 1.6 * good(k), dash: t.state === "finished" ? "solid" : "dot" }, marker: { size: 4 },
+    hovertemplate: `trial ${t.trial}, ${t.state}<br>${plain(pairs(t.values))}<br>${plain(m.title)} ${settingText(values[k])}<extra></extra>` }));
+  const label = (text, at, y, more) => ({ text: plain(text), x: at, y, showarrow: false, font: { size: 11, color: css("--soft") }, bgcolor: css("--card"), borderpad: 1, opacity: .85, ...more });
+  await figure(root, `tuning-coordinates-${id}`, traces, { height: 320, margin: { l: 60, r: 60, t: 34, b: 18 }, shapes: axes.map((_, i) => ({ type: "line", x0: i, x1: i, y0: 0, y1: 1, line: { color: css("--line"), width: 1.5 } })),
+    annotations: axes.flatMap((a, i) => [label(a.name, i, 1, { yanchor: "bottom", yshift: 10, font: { size: 12.5, color: css("--ink") } }), ...a.ticks.map(([y, text]) => label(text, i, y, { xanchor: "right", xshift: -5 }))]),
+    xaxis: { visible: false, range: [-.15, axes.length - .85], fixedrange: true }, yaxis: { visible: false, range: [-.04, 1.06], fixedrange: true } }, `${x.method}: a line per trial; stronger is better, dotted stopped early`);
 }
 
 section("tuning", "Tuning", {
