@@ -36,6 +36,7 @@ from fedloom.papers import PAPERS
 from fedloom.papers.listing import list_protocols
 from fedloom.recipe import NO_EFFECT_FIELDS, Recipe
 from fedloom.report.reproductions import cells_section, claims_section
+from fedloom.runs.tune.rates import ADAM, SGD_MOMENTUM, SGD_PLAIN
 
 ROOT = Path(__file__).resolve().parent.parent
 BLOCK = re.compile(r"(?P<begin><!-- table: (?P<name>[\w-]+) -->\n).*?(?P<end><!-- end -->)", re.DOTALL)
@@ -94,6 +95,20 @@ def methods_full() -> list[str]:
         cells = (names, group(part), sentence(summary_of(type(part))), "<br>".join(defaults))
         rows.append((*cells, ", ".join(keeps), ", ".join(sends), part.paper))
     return table(("name", "changes", "idea", "defaults", "state", "extra messages", "paper"), rows)
+
+
+def search_ranges() -> list[str]:
+    """Where `fedloom tune` searches by default: the rates of optimizers, then what parts declare."""
+    rows = [("sgd with momentum 0.5 or more", "`lr`", f"`{SGD_MOMENTUM}`", sentence(SGD_MOMENTUM.source))]
+    rows += [("sgd", "`lr`", f"`{SGD_PLAIN}`", sentence(SGD_PLAIN.source))]
+    rows += [("adam, adamw", "`lr`", f"`{ADAM}`", sentence(ADAM.source))]
+    for part in sorted(ours(), key=lambda part: part.name):
+        if scale := part.rate_scale:
+            times = f"{scale.least:g} to {scale.most:g} times that of sgd"
+            rows.append((f"`{part.name}`", "`lr`", times, sentence(scale.source)))
+        for name, values in part.search_ranges.items():
+            rows.append((f"`{part.name}`", f"`{part.name}.{name}`", f"`{values}`", sentence(values.source)))
+    return table(("optimizer or part", "setting", "range", "source"), rows)
 
 
 def splits(kind: type[Any]) -> list[str]:
@@ -210,6 +225,7 @@ RESULTS = ROOT / "benchmarks" / "results" / "reproductions"
 TABLES: dict[str, Callable[[], list[str]]] = {
     "methods": methods,
     "methods-full": methods_full,
+    "search-ranges": search_ranges,
     "partitioners": lambda: splits(Partitioner),
     "shifts": lambda: splits(Shift),
     "models": models,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 from fedloom.errors import LINE, FedloomError, brief, shown
@@ -106,3 +107,46 @@ def list_methods() -> list[dict[str, Any]]:
 def summary_of(part: type[Part]) -> str:
     """The first line of the class's docstring."""
     return (part.__doc__ or "").strip().split("\n")[0]
+
+
+@dataclass(frozen=True)
+class OpenMethod:
+    """A sum in which some hyper-parameters are left open: `dr + fd(beta=?)`. Names are pairs of part and hyper-parameter."""
+
+    method: Method  # open values have their defaults
+    open: tuple[tuple[str, str], ...]
+    given: tuple[tuple[str, str], ...]  # those that the text sets
+
+
+def open_method(text: str) -> OpenMethod:
+    """Read a sum whose values may be `?`."""
+    pieces = [_open_term(term) for term in _split(text, "+")]
+    closed = method(" + ".join(term for term, _, _ in pieces))
+    return OpenMethod(closed, tuple(p for _, o, _ in pieces for p in o), tuple(p for _, _, g in pieces for p in g))
+
+
+Names = list[tuple[str, str]]
+
+
+def _open_term(term: str) -> tuple[str, Names, Names]:
+    """A term without its open values; those; and the values that it sets."""
+    matched = _TERM.match(term)
+    if not matched or not (matched.group(2) or "").strip():
+        return term, [], []
+    items = [item.partition("=") for item in _split(matched.group(2), ",")]
+    asked = [key.strip() for key, _, value in items if value.strip() == "?"]
+    rest = [f"{key}={value}" for key, equals, value in items if value.strip() != "?" and equals]
+    rest += [key for key, equals, _ in items if not equals]
+    name = matched.group(1).lower()
+    closed = f"{name}({','.join(rest)})" if rest else name
+    parts = method(closed).parts
+    for key in asked:
+        if not any(key in part.hyperparameters() for part in parts):
+            known = ", ".join(k for part in parts for k in part.hyperparameters()) or "none"
+            raise FedloomError(f"method: {name} has no {shown(key)}; its hyper-parameters are: {known}")
+    set_here = [key.strip() for key, equals, value in items if equals and value.strip() != "?"]
+
+    def named(keys: list[str]) -> Names:
+        return [(part.name, key) for key in keys for part in parts if key in part.hyperparameters()]
+
+    return closed, named(asked), named(set_here)

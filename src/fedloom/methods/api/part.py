@@ -42,6 +42,7 @@ from fedloom.methods.api.context import (
 from fedloom.methods.api.hooks import HOOKS, does
 from fedloom.methods.api.hyperparameters import explain, spell
 from fedloom.methods.api.registry import register
+from fedloom.methods.api.search import Range, RateScale
 from fedloom.nets import Net
 from fedloom.weights import Regions
 
@@ -85,6 +86,10 @@ class Part(BaseModel):
     plain_sgd: ClassVar[str] = ""
     # True: `aggregate` limits the effect of any one upload, so outliers are not dropped before it.
     bounds: ClassVar[bool] = False
+    # Where `fedloom tune` searches hyper-parameters unless it is given ranges: by name, each with its source.
+    search_ranges: ClassVar[Mapping[str, Range]] = {}
+    # How many times the rate of plain cross-entropy suits this part under SGD, with the source. None: the same rate.
+    rate_scale: ClassVar[RateScale | None] = None
     # True: `aggregate` is called even if no upload of the round was accepted.
     always: ClassVar[bool] = False
     # What `personalize --part alternate` trains in turns; None: head and body. At most one part of a sum declares it, the one
@@ -243,6 +248,8 @@ class Part(BaseModel):
                 f"the hyper-parameter {taken[0]!r} of {cls.__name__} has the name of a hook; call the field something else "
                 f"and let recipes write it so by Field(alias={taken[0]!r})"
             )
+        if unknown := [name for name in cls.search_ranges if name not in cls.hyperparameters()]:
+            raise FedloomError(f"search_ranges of {cls.__name__}: it has no hyper-parameter {unknown[0]!r}")
         if "name" not in cls.__dict__:
             cls.name = cls.__name__.lower()
         register(cls)
