@@ -27,6 +27,7 @@ from fedloom.data.shifts.shift import Shift
 from fedloom.evaluation.metrics import METRICS, list_metrics
 from fedloom.methods import Part
 from fedloom.methods.api.grammar import method, summary_of
+from fedloom.methods.api.groups import GROUPS, group_of
 from fedloom.methods.api.hooks import HOOKS
 from fedloom.methods.api.hyperparameters import spell
 from fedloom.methods.api.registry import ALIASES, PARTS
@@ -35,42 +36,21 @@ from fedloom.papers import PAPERS
 from fedloom.papers.listing import list_protocols
 from fedloom.recipe import NO_EFFECT_FIELDS, Recipe
 from fedloom.report.reproductions import cells_section, claims_section
+from fedloom.runs.tune.rates import ADAM, SGD_MOMENTUM, SGD_PLAIN
 
 ROOT = Path(__file__).resolve().parent.parent
 BLOCK = re.compile(r"(?P<begin><!-- table: (?P<name>[\w-]+) -->\n).*?(?P<end><!-- end -->)", re.DOTALL)
 SHOWN = 3  # hyper-parameters in the short table
 
-# What a part changes, by its first hook in this list.
-GROUPS: dict[str, Callable[[Part], bool]] = {
-    "head": lambda part: "head" in part.replaces,
-    "normalizer": lambda part: part.defines("build") and not (part.defines("regularizer") or part.defines("regions")),
-    "data": lambda part: part.central_data == "all" or not (part.shares or part.defines("uploads")),
-    "personal model": lambda part: part.defines("personalize"),
-    "queries": lambda part: part.defines("queries") and not part.defines("regularizer"),
-    "shared weights": lambda part: part.defines("regions"),
-    "aggregation": lambda part: (
-        part.defines("weigh_uploads") or (part.defines("aggregate") and not part.defines("correct_gradient"))
-    ),
-    "server step": lambda part: part.defines("server_step"),
-    "server training": lambda part: part.defines("server_training"),
-    "gradient": lambda part: part.defines("gradient") or part.defines("correct_gradient"),
-    "loss": lambda part: part.defines("loss") or part.defines("regularizer"),
-    "other": lambda part: True,
-}
-ORDER = (
-    *("gradient", "loss", "head", "normalizer", "aggregation", "server step", "server training"),
-    *("queries", "shared weights", "personal model", "data", "other"),
-)
-
 
 def group(part: Part) -> str:
-    return next(name for name, holds in GROUPS.items() if holds(part))
+    return group_of(type(part))
 
 
 def ours() -> list[Part]:
     """One of every part that fedloom brings, by group."""
     parts = [part() for part in PARTS.values() if part.__module__.startswith("fedloom.")]
-    return sorted(parts, key=lambda part: (ORDER.index(group(part)), part.name))
+    return sorted(parts, key=lambda part: (GROUPS.index(group(part)), part.name))
 
 
 def names_of(part: Part) -> list[str]:
@@ -115,6 +95,20 @@ def methods_full() -> list[str]:
         cells = (names, group(part), sentence(summary_of(type(part))), "<br>".join(defaults))
         rows.append((*cells, ", ".join(keeps), ", ".join(sends), part.paper))
     return table(("name", "changes", "idea", "defaults", "state", "extra messages", "paper"), rows)
+
+
+def search_ranges() -> list[str]:
+    """Where `fedloom tune` searches by default: the rates of optimizers, then what parts declare."""
+    rows = [("sgd with momentum 0.5 or more", "`lr`", f"`{SGD_MOMENTUM}`", sentence(SGD_MOMENTUM.source))]
+    rows += [("sgd", "`lr`", f"`{SGD_PLAIN}`", sentence(SGD_PLAIN.source))]
+    rows += [("adam, adamw", "`lr`", f"`{ADAM}`", sentence(ADAM.source))]
+    for part in sorted(ours(), key=lambda part: part.name):
+        if scale := part.rate_scale:
+            times = f"{scale.least:g} to {scale.most:g} times that of sgd"
+            rows.append((f"`{part.name}`", "`lr`", times, sentence(scale.source)))
+        for name, values in part.search_ranges.items():
+            rows.append((f"`{part.name}`", f"`{part.name}.{name}`", f"`{values}`", sentence(values.source)))
+    return table(("optimizer or part", "setting", "range", "source"), rows)
 
 
 def splits(kind: type[Any]) -> list[str]:
@@ -231,6 +225,7 @@ RESULTS = ROOT / "benchmarks" / "results" / "reproductions"
 TABLES: dict[str, Callable[[], list[str]]] = {
     "methods": methods,
     "methods-full": methods_full,
+    "search-ranges": search_ranges,
     "partitioners": lambda: splits(Partitioner),
     "shifts": lambda: splits(Shift),
     "models": models,

@@ -11,10 +11,12 @@ from pathlib import Path
 import pytest
 
 import fedloom as fl
+from fedloom.runs.tune.chosen import read
 
 PAGE = (Path(__file__).resolve().parent.parent / "docs" / "extending.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 COMMANDS = re.findall(r"^    (fedloom run .*)$", PAGE, re.MULTILINE)
+TUNED = re.findall(r"^    (fedloom tune .*)$", PAGE, re.MULTILINE)
 REFUSED = re.findall(r"^    \$ (fedloom run .*)\n    (error: .*)$", PAGE, re.MULTILINE)
 pytestmark = pytest.mark.slow  # every command is a process of its own
 SMALL = "--clients 5 --fraction 0.8 --workers 1 --eval-every 0 --name page"
@@ -27,7 +29,7 @@ def fedloom(command: str, more: str = SMALL) -> subprocess.CompletedProcess[str]
 
 
 def test_the_page_has_examples() -> None:
-    assert len(BLOCKS) == 4 and len(COMMANDS) == 4 and len(REFUSED) == 1
+    assert len(BLOCKS) == 5 and len(COMMANDS) == 4 and len(REFUSED) == 1 and len(TUNED) == 1
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -47,3 +49,11 @@ def test_the_refused_sum_is_refused_as_printed(command: str, message: str) -> No
     refused = fedloom(command)
     assert refused.returncode == 2
     assert message in " ".join(refused.stderr.split())
+
+
+def test_declared_ranges_are_searched_as_printed() -> None:
+    ran = fedloom(TUNED[0], "--out tuned")
+    assert ran.returncode == 0, ran.stderr
+    (chosen,) = read("tuned").methods
+    assert chosen.ranges == {"lr": "log:0.0015..2", "sharpen.temperature": "log:0.1..2"}
+    assert chosen.trials == 4

@@ -1,22 +1,25 @@
 """fedloom: federated learning for clients whose data disagree. A method is a sum of parts."""
 
-from fedloom.api import analyze, compare, personalize, protocols, report, reproduce, run, split, sweep
+from fedloom.api import analyze, compare, personalize, protocols, report, reproduce, run, split, sweep, tune
 from fedloom.data import Dataset
 from fedloom.engine.server.callback import RunCallback
 from fedloom.errors import FedloomError
 from fedloom.evaluation.metrics import Metric
 from fedloom.methods import Method, Part, Phase, Query, TrainSchedule, TrainSpec, method
+from fedloom.methods.api.search import Choices, RateScale, Span
 from fedloom.recipe import Recipe
 from fedloom.runs.adopt import Adopted, adopt
 from fedloom.runs.analyze import Analysis
 from fedloom.runs.export import Exported, export
 from fedloom.runs.personalize import FineTuning, personalize_run
 from fedloom.runs.run import Run
+from fedloom.runs.tune.study import Study
 from fedloom.version import __version__
 
 __all__ = [
     "Adopted",
     "Analysis",
+    "Choices",
     "Dataset",
     "Exported",
     "FedloomError",
@@ -26,9 +29,12 @@ __all__ = [
     "Part",
     "Phase",
     "Query",
+    "RateScale",
     "Recipe",
     "Run",
     "RunCallback",
+    "Span",
+    "Study",
     "TrainSchedule",
     "TrainSpec",
     "__version__",
@@ -45,4 +51,5 @@ __all__ = [
     "run",
     "split",
     "sweep",
+    "tune",
 ]

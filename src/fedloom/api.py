@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,18 +28,26 @@ from fedloom.report.page.html import report as write_page
 from fedloom.report.reproduction import save as save_reproduction
 from fedloom.report.split_picture import write_picture
 from fedloom.runs.analyze import Analysis, AnalysisRequest, run_analysis
-from fedloom.runs.cells import RelativeFineTuning, plan
+from fedloom.runs.cells import RelativeFineTuning, plan, rows_of
 from fedloom.runs.compare import compare_cells
 from fedloom.runs.comparison import Comparison
 from fedloom.runs.federation import federation
 from fedloom.runs.finished import restore_finished
 from fedloom.runs.folder import RunFolder
+from fedloom.runs.labels import Labels, read_labels, refuse_equal_names
 from fedloom.runs.personalize import FineTuning, personalize_run
 from fedloom.runs.reproduce import OUT, Reproduction, carry_out
 from fedloom.runs.reproduce import plan as plan_reproduction
 from fedloom.runs.run import Run, resume, start
 from fedloom.runs.split import Split, make_split, read_split
 from fedloom.runs.sweep import grid
+from fedloom.runs.tune.budget import read_budget
+from fedloom.runs.tune.carry_out import Observer
+from fedloom.runs.tune.carry_out import carry_out as carry_out_tuning
+from fedloom.runs.tune.fresh import Tuning, fresh
+from fedloom.runs.tune.over import Over
+from fedloom.runs.tune.plan import plan as plan_tuning
+from fedloom.runs.tune.study import Study
 
 
 def run(
@@ -184,20 +193,56 @@ def analyze(
 
 
 def compare(
-    methods: str | list[str],
-    seeds: int = 1,
+    methods: str | list[str] | None = None,
+    seeds: int | Sequence[int] = 1,
     *,
+    tuned: str | Path | None = None,
+    labels: Labels = (),
     given: Recipe | str | Path | Mapping[str, Any] | None = None,
     fine_tuning: RelativeFineTuning | None = None,
     callbacks: Sequence[RunCallback] = (),
     **fields: Any,
 ) -> Comparison:
-    """Run several methods on the same clients: `compare("fedavg; fn @ lr=0.3", seeds=3, data="digits", rounds=20)`."""
+    """Run several methods on the same clients: `compare("fedavg; fn @ lr=0.3", seeds=3, data="digits", rounds=20)`.
+
+    `compare(tuned="runs/tune", seeds=5)` runs the settings that a tuning chose, with its recipe, on seeds that it never saw;
+    `methods` may name some of its methods, and others. `labels={"dr + fd": "FedDr+"}` are names for tables and the page.
+    """
     whole = gather(given, fields)
-    cells = plan(_rows(methods, whole), seeds, with_protocol(whole), fine_tuning=fine_tuning)
-    comparison = compare_cells(cells, fine_tuning, callbacks)
-    save_tables(comparison)
-    return comparison
+    if tuned is not None:
+        return _compare_tuned(tuned, methods, seeds, whole, labels, fine_tuning, callbacks)
+    if methods is None:
+        raise FedloomError('methods: none given; separate them by semicolons, as in "fedavg; fn; dr + fd"')
+    rows = _rows(methods, whole)
+    cells = plan(rows, seeds, with_protocol(whole), fine_tuning=fine_tuning)
+    names = read_labels(labels, rows_of(cells))
+    return _compared(compare_cells(cells, fine_tuning, callbacks), names)
+
+
+def _compare_tuned(
+    folder: str | Path,
+    methods: str | Sequence[str] | None,
+    seeds: int | Sequence[int],
+    given: Mapping[str, Any],
+    labels: Labels,
+    fine_tuning: RelativeFineTuning | None,
+    callbacks: Sequence[RunCallback],
+) -> Comparison:
+    texts = methods.split(";") if isinstance(methods, str) else methods
+    job = fresh(folder, texts, seeds, given)
+    if not {"name", "out"} & {name for name, value in job.fields.items() if value is not None}:
+        place = Path(folder) if Path(folder).name not in ("", "..") else Path(folder).resolve()
+        job.fields["out"] = f"{place}-compared"
+    cells = plan(job.rows, job.seeds, job.fields, fine_tuning=fine_tuning)
+    names = {**job.names, **read_labels(labels, [*job.rows, *(item.method for item in job.tuning.diverged)])}
+    refuse_equal_names([names.get(row, row) for row in dict.fromkeys([*job.rows, *names])])
+    return _compared(compare_cells(cells, fine_tuning, callbacks), names, job.tuning)
+
+
+def _compared(comparison: Comparison, labels: Mapping[str, str], tuning: Tuning | None = None) -> Comparison:
+    whole = replace(comparison, labels=labels, tuning=tuning)
+    save_tables(whole)
+    return whole
 
 
 def sweep(
@@ -205,6 +250,7 @@ def sweep(
     methods: str | list[str] | None = None,
     seeds: int | None = None,
     *,
+    labels: Labels = (),
     given: Recipe | str | Path | Mapping[str, Any] | None = None,
     fine_tuning: RelativeFineTuning | None = None,
     callbacks: Sequence[RunCallback] = (),
@@ -219,9 +265,37 @@ def sweep(
     base = with_protocol(whole)
     rows = _rows(swept.methods or methods or str(base.get("method", recipe(base).method)), whole, swept.points)
     cells = plan(rows, swept.seeds or (1 if seeds is None else seeds), base, swept.points, fine_tuning)
-    comparison = compare_cells(cells, fine_tuning, callbacks)
-    save_tables(comparison)
-    return comparison
+    names = read_labels(labels, rows_of(cells))
+    return _compared(compare_cells(cells, fine_tuning, callbacks), names)
+
+
+def tune(
+    methods: str | list[str],
+    over: Over = (),
+    trials: int | None = None,
+    budget: str | float | None = None,
+    *,
+    halving: bool = True,
+    given: Recipe | str | Path | Mapping[str, Any] | None = None,
+    observer: Observer | None = None,
+    **fields: Any,
+) -> Study:
+    """Choose rates and hyper-parameters of every method on validation samples, with the same budget for each:
+    `tune("fedavg; dr + fd(beta=?)", over={"lr": "log:0.003..3"}, trials=16, rounds=50).best`.
+
+    `over`: ranges by setting; without it, every method's own. `budget`: a time such as "2h" (or seconds), or "5000rounds", that
+    the methods share, in place of a number of trials each. `halving`: worse trials stop early. Test samples are not evaluated.
+    The same call resumes an interrupted tuning.
+    """
+    whole = gather(given, fields)
+
+    def usual(row: str) -> str:
+        return _rows([row], whole)[0]
+
+    planned = plan_tuning(methods, with_protocol(whole), over, read_budget(trials, budget), halving, usual)
+    study = carry_out_tuning(planned, observer)
+    study.save()
+    return study
 
 
 def protocols() -> dict[str, Protocol]:

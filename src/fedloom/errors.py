@@ -32,6 +32,14 @@ class TooFew(FedloomError):
     """A round got fewer uploads than the recipe allows; nothing was aggregated, and the run can be resumed."""
 
 
+class Diverged(FedloomError):
+    """Training has diverged: weights are not finite, or too large to compute with."""
+
+
+class AllDiverged(TooFew, Diverged):
+    """Training has diverged at every client of a round."""
+
+
 class CodeFailed(FedloomError):
     """Code in a worker, such as a user's part or net, raised an exception; the message includes its traceback."""
 

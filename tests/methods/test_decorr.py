@@ -119,6 +119,11 @@ def test_variance_is_zero_for_balanced_confident_predictions_and_full_for_consta
     assert float(gradient(part, f, torch.zeros(5, 5))[0]) == pytest.approx(2.5 * 5**-0.5)
 
 
+def test_bf16_works_as_well_as_its_digits_allow() -> None:
+    run = train("feduv + decorr", batch=100, precision="bf16", **CALM)
+    assert gap(run, train("feduv + decorr", batch=100, **CALM)) < 2e-2
+
+
 @pytest.mark.parametrize("text", ["decorr", "feduv"])
 def test_the_number_of_workers_changes_no_bit(text: str) -> None:
     one, three = (train(text, batch=64, workers=workers).summary["digest"] for workers in (1, 3))

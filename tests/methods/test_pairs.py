@@ -18,28 +18,32 @@ from fedloom import FedloomError, Run
 
 # Two unequal clients and two rounds: the least in which controls, last models and numbers of steps make a difference.
 FIELDS: dict[str, Any] = {"split": "dirichlet:1", "clients": 2, "fraction": 1.0, "rounds": 2, "epochs": 1, "batch": 128}
-# Where the default would take long, or change nothing in so little training (clipped).
+# Where the default would take long, or change nothing in so little training (cclip, clipped).
 GIVEN = {
+    "cclip": "cclip(radius=0.3)",
+    "ccvr": "ccvr(samples=20, epochs=1)",
     "clipped": "clipped(largest=0.3)",
     "feddf": "feddf(steps=2, lr=0.01)",
     "fedftg": "fedftg(iterations=1, width=4, batch=8)",
     "fedgen": "fedgen(steps=2, hidden=8, alpha=1, beta=1)",
     "fedrep": "fedrep(head_epochs=2)",
+    "fedrs": "fedrs(mode=counts)",  # no class is absent
     "fnr": "fnr(epochs=1)",
 }
 NEEDS: dict[str, dict[str, Any]] = {"feddf": {"data": {"public": 0.1}}}  # images that belong to no client
 
 # Sums that are no different from one of the two: which one, and why that is as it should be.
 EQUAL = {
+    ("fedproto", "moon"): ("fedproto", "the weights that the round begins with are the client's own last ones"),
     ("lg", "moon"): ("lg", "features are those of the client's own body, so the round begins with its last ones"),
     ("local", "moon"): ("local", "the weights that the round begins with are the client's own last ones"),
 }
 
 
 def pair(one: str, other: str) -> Any:
-    """A quarter of the pairs is tried in the ordinary suite, the same ones every time; the others by `make test-pairs`."""
+    """An eighth of the pairs is tried in the ordinary suite, the same ones every time; the others by `make test-pairs`."""
     name = f"{one}+{other}"
-    often = crc32(name.encode()) % 4 == 0 or (one, other) in EQUAL
+    often = crc32(name.encode()) % 8 == 0 or (one, other) in EQUAL
     return pytest.param(one, other, id=name, marks=() if often else pytest.mark.pairs)
 
 

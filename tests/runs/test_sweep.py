@@ -23,7 +23,8 @@ from fedloom.evaluation.metrics import METRICS
 from fedloom.report.grid import choice, sheets
 from fedloom.report.progress import TimeLeft
 from fedloom.report.sheet import latex, markdown
-from fedloom.report.significance import note, paired
+from fedloom.report.significance import note, paired, rank
+from fedloom.report.sweep_warnings import warnings
 from fedloom.runs.cells import Cell, plan
 from fedloom.runs.sweep import cut
 
@@ -174,10 +175,11 @@ def test_significance_is_the_paired_t_test_by_its_formula() -> None:
     assert paired(ours, theirs) == pytest.approx(2 * stats.t.sf(abs(t), len(d) - 1))
     assert paired(ours[:2], theirs[:2]) is None
     assert paired([0.5, 0.6, 0.7], [0.4, 0.5, 0.6]) is None  # differences without any spread
-    said = note("a", {"a": dict(enumerate(ours)), "b": dict(enumerate(theirs)), "c": {0: 0.9}}, METRICS["accuracy"])
+    samples = {"a": dict(enumerate(ours)), "b": dict(enumerate(theirs)), "c": {0: 0.9}}
+    said = note(rank(samples, "higher"), METRICS["accuracy"])
     assert f"b {100 * -d.mean():+.1f} (p = {paired(theirs, ours):.2g})" in said
     assert "c -1.0 (no test, too few seeds)" in said
-    assert "needs 3 seeds" in note("a", {"a": {0: 0.5}, "b": {0: 0.4}}, METRICS["accuracy"])
+    assert "needs 3 seeds" in note(rank({"a": {0: 0.5}, "b": {0: 0.4}}, "higher"), METRICS["accuracy"])
 
 
 @pytest.mark.parametrize(
@@ -241,15 +243,41 @@ def test_work_is_shared_out_by_rounds_and_epochs_so_that_time_left_can_be_told()
 def test_a_sweep_with_a_loss_as_its_headline_selects_the_lowest_on_validation_data() -> None:
     fields = {"clients": 5, "rounds": 2, "model": "linear", "workers": 1, "metrics": "loss,macro_f1"}
     fields |= {"data": {"name": "digits", "validation": 0.2}}
-    comparison = fl.sweep({"lr": [0.001, 0.1]}, methods="fedavg", given=fields, name="grid")
+    comparison = fl.sweep({"lr": [0.001, 0.1]}, methods="fedavg", seeds=3, given=fields, name="grid")
     by_point = {point: comparison.mean("fedavg", "validation", point) for point in comparison.points}
     best = min(by_point, key=lambda point: by_point[point])
     assert choice(comparison) == {"fedavg": best}
     first, second = sheets(comparison)
-    assert first.title == "global cross-entropy loss, one seed" and second.title == "global macro F1 in %, one seed"
+    over = "mean ± deviation over 3 seeds"
+    assert (first.title, second.title) == (f"global cross-entropy loss, {over}", f"global macro F1 in %, {over}")
     place = 1 + comparison.points.index(best)
     assert first.rows[0][place].mark == "*" and first.rows[0][place].bold and not first.rows[0][3 - place].bold
-    assert first.rows[0][place].text == f"{comparison.mean('fedavg', 'global', best):.3f}"
-    assert second.rows[0][place].text == f"{100 * comparison.metric('fedavg', 'macro_f1', point=best):.1f}"
+    assert first.rows[0][place].text.startswith(f"{comparison.mean('fedavg', 'global', best):.3f} ± ")
+    assert second.rows[0][place].text.startswith(f"{100 * comparison.metric('fedavg', 'macro_f1', point=best):.1f} ± ")
     assert "selected for its method by mean validation cross-entropy loss" in second.notes[0]
     assert "global cross-entropy loss" in latex([first, second]) and "**" in markdown([first, second])
+
+
+def test_a_sweep_warns_of_best_values_at_the_edge_and_of_settings_that_diverged(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    flags = [word for name, value in FIELDS.items() for word in ("--set", f"{name}={value}")]
+    with pytest.raises(SystemExit):
+        main(
+            ["sweep", "--over", "lr=0.1,1e12", "--methods", "fedavg; fn", "--label", "fn=FedFN", "--name", "s", *flags]
+        )
+    said = capsys.readouterr().out
+    plain = " ".join(said.split())
+    assert "Warning: fedavg is best at lr=0.1, the smallest value of the sweep; try smaller ones." in plain
+    assert "Warning: fedavg at lr=1e12 diverged (seed 0: " in plain
+    assert "fedavg, lr=1e12 seed 0" in said.partition("global accuracy")[0]  # lines of a cell name it
+    assert "FedFN" in Path("runs/s/table.tex").read_text()
+    assert json.loads(Path("runs/s/labels.json").read_text()) == {"fn": "FedFN"}
+
+
+def test_a_limit_of_the_recipe_is_no_edge() -> None:
+    comparison = fl.sweep(["momentum=0,0.5", "fraction=0.3,1"], **{**FIELDS, "rounds": 1})
+    texts = [warnings(comparison, {"fedavg": point}) for point in comparison.points]
+    momentum = "Warning: fedavg is best at momentum=0.5, the largest value of the sweep; try larger ones."
+    fraction = "Warning: fedavg is best at fraction=0.3, the smallest value of the sweep; try smaller ones."
+    assert texts == [[fraction], [], [momentum, fraction], [momentum]]

@@ -112,7 +112,13 @@ class Listing:
 LISTS: dict[str, Listing] = {
     "methods": Listing(
         list_methods,
-        {"title": "name", "summary": "what it does", "paper": "paper", "parameters": "parameters"},
+        {
+            "title": "name",
+            "group": "changes",
+            "summary": "what it does",
+            "paper": "paper",
+            "parameters": "parameters",
+        },
     ),
     "models": Listing(
         list_models,

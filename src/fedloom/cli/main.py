@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 from typer import Option
 
-from fedloom.cli import look, personal, reproduce, train
+from fedloom.cli import look, personal, reproduce, train, tune
 from fedloom.cli.console import line, note
 from fedloom.cli.flower import flower
 from fedloom.errors import DISK, FedloomError, Interrupted, Unwritable, one_line
@@ -23,7 +23,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 for command in (
-    *(train.run, train.compare, train.sweep, look.report, look.watch, look.split, look.analyze),
+    *(train.run, train.compare, train.sweep, tune.tune, look.report, look.watch, look.split, look.analyze),
     *(look.bench, reproduce.reproduce, personal.personalize, personal.adopt, personal.export),
 ):
     app.command()(command)

@@ -77,7 +77,7 @@ def reproduce(
             console.out.print(note, highlight=False, markup=False, style="red" if note.startswith("Failed:") else None)
     save(reproduction)
     console.line(f"tables: {planned.out}/*.md, *.tex, *.csv; run folders: {planned.out}/runs")
-    if any(not item.failure.startswith("diverged") for item in reproduction.failures):
+    if any(not item.diverged for item in reproduction.failures):
         raise typer.Exit(1)
 
 

@@ -24,6 +24,9 @@ from fedloom.runs.metrics import import_metrics
 
 Methods = 'methods and settings of their own: "fedavg; fn @ lr=0.3; dr + fd @ lr=1 epochs=2"'
 Seeds = "number of seeds, beginning with --seed"
+Label = 'display name of a method in tables and on the page: "dr + fd=FedDr+"; repeat for more'
+DEFAULT = "fedavg; fn; babu; dr + fd"  # what `compare` compares
+STYLES = {"Failed:": "red", "Warning": "yellow"}
 
 
 @recipe_flags
@@ -59,8 +62,13 @@ def run(
 @recipe_flags
 def compare(
     recipe: RecipeFile = None,
-    methods: Annotated[str, Option(help=Methods)] = "fedavg; fn; babu; dr + fd",
+    methods: Annotated[str | None, Option(help=Methods, show_default=f"{DEFAULT}, or all that were tuned")] = None,
     seeds: Annotated[int, Option(help=Seeds)] = 1,
+    tuned: Annotated[
+        Path | None,
+        Option(help="run what `fedloom tune` chose in this folder, on seeds that it never saw", show_default=False),
+    ] = None,
+    label: Annotated[list[str] | None, Option(help=Label)] = None,
     personal: Annotated[bool, Option(help="also fine-tune every client")] = True,
     personal_part: Annotated[str, Option(help="what is fine-tuned: full | head | body | adapter | alternate")] = "full",
     personal_epochs: Annotated[int, Option(help="epochs of fine-tuning")] = 5,
@@ -71,7 +79,13 @@ def compare(
     fine_tuning = RelativeFineTuning(personal_part, personal_epochs, personal_rate) if personal else None  # type: ignore[arg-type]
     with ProgressBar(console.out) as bar:
         comparison = api.compare(
-            methods, seeds, given=recipe_fields(recipe, flags), fine_tuning=fine_tuning, callbacks=[bar]
+            methods or (None if tuned else DEFAULT),
+            seeds,
+            tuned=tuned,
+            labels=label or (),
+            given=recipe_fields(recipe, flags),
+            fine_tuning=fine_tuning,
+            callbacks=[bar],
         )
     _show(comparison)
 
@@ -84,11 +98,14 @@ def sweep(
     ] = None,
     methods: Annotated[str | None, Option(help=Methods, show_default="the recipe's")] = None,
     seeds: Annotated[int | None, Option(help=Seeds, show_default="1")] = None,
+    label: Annotated[list[str] | None, Option(help=Label)] = None,
     **flags: Any,
 ) -> None:
     """Run a grid of settings; the same command resumes it and skips finished cells."""
     with ProgressBar(console.out) as bar:
-        comparison = api.sweep(over or [], methods, seeds, given=recipe_fields(recipe, flags), callbacks=[bar])
+        comparison = api.sweep(
+            over or [], methods, seeds, labels=label or (), given=recipe_fields(recipe, flags), callbacks=[bar]
+        )
     _show(comparison)
 
 
@@ -96,8 +113,10 @@ def _show(comparison: Comparison) -> None:
     """The tables, notes on them, and where everything is."""
     for sheet in (made := sheets(comparison)):
         print_wide(console.out, rich_table(sheet))
-    for note in made[-1].notes:
-        console.out.print(note, highlight=False, markup=False, style="red" if note.startswith("Failed:") else None)
+    for note in (made[0].caption, *made[-1].notes):
+        style = next((style for word, style in STYLES.items() if note.startswith(word)), None)
+        if note:
+            console.out.print(note, highlight=False, markup=False, style=style)
     depth = "*/" * (2 if comparison.points != [()] else 1)
     console.line(f"run folders: {comparison.root}/{depth}seed*; tables: {comparison.root}/table.*")
     if comparison.failures:

@@ -6,6 +6,7 @@ from fedloom.data.partition.partition import Partition
 from fedloom.data.sources import list_sets
 from fedloom.data.spec import InputSpec, Kind
 from fedloom.data.split import check_spec, list_splits, split, stage_rounds, stages
+from fedloom.data.split.hold_out import hold_out
 from fedloom.data.split.view import ClientViews, LabeledSamples
 from fedloom.data.transforms.choose import pipeline_of
 from fedloom.data.transforms.normalize import check_normalize, normalization
@@ -21,6 +22,7 @@ __all__ = [
     "Pipeline",
     "check_normalize",
     "check_spec",
+    "hold_out",
     "list_sets",
     "list_splits",
     "load",

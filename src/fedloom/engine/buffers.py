@@ -48,9 +48,11 @@ class SharedBuffers:
         self.server_row = shared(messages.server.nbytes)
         self.server = messages.server.views(self.server_row)
         self.server_up_row = shared(messages.up.nbytes)
-        tested = len(experiment.data.dataset.test_y)
+        tested = len(experiment.data.tested)
         shifted = any(stage.shifts for stage in experiment.data.stages)
-        sizes = {"test": tested, "validation": len(experiment.data.validation), "clean": tested if shifted else 0}
+        own = [len(stage.partition.train_index) for stage in experiment.data.validation_stages]
+        held = max(own, default=len(experiment.data.validation))
+        sizes = {"test": tested, "validation": held, "clean": tested if shifted else 0}
         self.hits_of = {name: shared(size).view(torch.bool) for name, size in sizes.items()}  # by sample, in order
         classes = experiment.program.task.classes if experiment.recipe.needs_scores else 0
         self.scores_of = {

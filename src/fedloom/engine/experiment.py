@@ -54,13 +54,15 @@ def prepare(
     task: TaskInfo | None = None,
     samples: int | None = None,
     public: Public | None = None,
+    validation: Sequence[Partition] = (),
 ) -> Experiment:
-    """Load, split and build what the recipe names. Stored partitions (one per stage) and initial weights are used as they are.
+    """Load, split and build what the recipe names. Stored partitions (one per stage, and one of the clients' own validation
+    samples) and initial weights are used as they are.
 
     To adopt a model: the `dataset` of a new client, and the `task` of the federation. On a Flower server: a `dataset` and
     `public` samples that stand for those on the nodes, and the number of `samples` of all nodes.
     """
     import_parts(recipe.parts)
     sum_of_parts = method(recipe.method)
-    data = load_data(recipe, partition, dataset, public)
+    data = load_data(recipe, partition, dataset, public, validation)
     return Experiment(build_program(recipe, task or data.task(recipe, sum_of_parts, samples), initial), data)

@@ -72,7 +72,8 @@ class RunInputs:
 
     def experiment(self, recipe: Recipe, initial: Path, dataset: Dataset) -> Experiment:
         """The net and method of a run, with the images of one client that was not in it."""
-        plain = {"validation": 0.0, "public": 0.0, "public_from": None, "public_to_clients": False, "images": None}
+        plain = {"validation": 0.0, "public": 0.0, "public_from": None, "public_to_clients": False}
+        plain |= {"images": None, "test_images": None}
         data = recipe.data.model_dump()
         alone = recipe.changed(clients=1, split="iid", data={**data, **{k: v for k, v in plain.items() if k in data}})
         train, test = len(dataset.train_y), len(dataset.test_y)

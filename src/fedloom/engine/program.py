@@ -112,6 +112,7 @@ def build_program(recipe: Recipe, task: TaskInfo, initial: Mapping[str, Tensor] 
     if given:
         given.fill(net)
     net, regions = assemble(net, sum_of_parts, task, recipe)
+    net.staged = any(part.uses_stages for part in sum_of_parts.parts)
     layout = Layout(net, regions)
     if layout.trained == 0:
         raise FedloomError(f"method: {sum_of_parts} leaves nothing to train in {recipe.model}; choose another model")

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from fedloom.engine.program import Program
 from fedloom.engine.server.round import Federation
 from fedloom.engine.tasks import Assignment, Report
 from fedloom.evaluation.measure import Values, count_undefined, defined, measure, summarize
@@ -58,7 +59,11 @@ def summarize_clients(columns: dict[str, Any], metrics: Sequence[str]) -> dict[s
 
 def has_personal_models(federation: Federation) -> bool:
     """Whether clients have models of their own before any fine-tuning."""
-    layout, method = federation.experiment.program.layout, federation.experiment.program.method
+    return personal_models(federation.experiment.program)
+
+
+def personal_models(program: Program) -> bool:
+    layout, method = program.layout, program.method
     hooks = method.hooked("personalize") or method.the("own_logits")
     return bool(layout.personal or layout.personal_statistics or hooks)
 
@@ -94,16 +99,17 @@ def _from_pooled(federation: Federation) -> tuple[list[Values], list[int | None]
     experiment, buffers = federation.experiment, federation.buffers
     metrics, partition = experiment.recipe.metrics, experiment.data.at(federation.state.round).partition
     begin, end = partition.test_offsets[:-1], partition.test_offsets[1:]
+    place = np.searchsorted(experiment.data.tested, partition.test_index)  # in the pooled test set
     if not experiment.recipe.needs_scores:
-        correct = np.concatenate(([0], np.cumsum(buffers.hits_of["test"].numpy()[partition.test_index])))
+        correct = np.concatenate(([0], np.cumsum(buffers.hits_of["test"].numpy()[place])))
         counts = zip((correct[end] - correct[begin]).tolist(), (end - begin).tolist(), strict=True)
         reports = [{"correct": right, "total": total} for right, total in counts]
         return [values_of(report) for report in reports], (end - begin).tolist()
     each = []
     for first, last in zip(begin.tolist(), end.tolist(), strict=True):
-        index = partition.test_index[first:last]
-        hits, scores = buffers.hits_of["test"][index], buffers.scores_of["test"][index]
-        each.append(measure(metrics, hits, scores, experiment.data.dataset.test_y[index]))
+        own = place[first:last]
+        hits, scores = buffers.hits_of["test"][own], buffers.scores_of["test"][own]
+        each.append(measure(metrics, hits, scores, experiment.data.dataset.test_y[partition.test_index[first:last]]))
     return each, (end - begin).tolist()
 
 

@@ -4,7 +4,8 @@
     clean_test_<metric>  the same on unshifted samples, where the split has shifts
     domain_<metric>      test_<metric> by domain, where the data set has domains
     class_<metric>       test_<metric> by class, after the last round and where more than accuracy is asked for
-    validation_<metric>  the served global model on training samples that were held out from all clients
+    validation_<metric>  the served global model on training samples that no client trains on; where clients held out their
+                         own (`data.validation_from: clients`), as each client sees them
 
 The server's model has personal regions at their initial values. With `bn: local` the server has no running statistics: it
 normalizes each test batch by the batch's own.
@@ -21,6 +22,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from fedloom.engine.client.batches import cut
@@ -42,37 +44,49 @@ def evaluate_global(federation: Federation) -> dict[str, Any]:
     experiment, buffers, round = federation.experiment, federation.buffers, federation.state.round
     recipe, dataset = experiment.recipe, experiment.data.dataset
     buffers.broadcast(federation.state.served())
-    if not len(dataset.test_y):
+    if recipe.eval_test and not len(dataset.test_y):
         federation.tested = client_reports(federation, personal=False)
         return _union(recipe.metrics, federation.tested)
     step = BATCHES * recipe.eval_batch
-    sets = [name for name, hits in buffers.hits_of.items() if len(hits)]
+    own = experiment.data.validation_at(round)
+    sizes = {name: len(hits) for name, hits in buffers.hits_of.items() if len(hits)}
+    if own is not None:
+        sizes["validation"] = len(own.partition.train_index)
     if not experiment.data.at(round).shifts:
-        sets = [name for name in sets if name != "clean"]
+        sizes.pop("clean", None)
+    sets = [name for name in sizes if recipe.eval_test or name == "validation"]
     assignments = [
         Assignment(Evaluate(name, piece.start, piece.stop, round, recipe.needs_scores))
         for name in sets
-        for piece in cut(len(buffers.hits_of[name]), step, alone=False)
+        for piece in cut(sizes[name], step, alone=False)
     ]
     if None in federation.backend.run(assignments):
         raise FedloomError(f"the test after round {round} failed: its worker died every time")
 
     def measured(name: str, chosen: Tensor | slice = slice(None)) -> Values:
-        targets = dataset.train_y[experiment.data.validation] if name == "validation" else dataset.test_y
-        hits, scores = buffers.hits_of[name], buffers.scores_of[name]
+        targets = test_y
+        if name == "validation":
+            held = experiment.data.validation
+            targets = dataset.train_y[held] if own is None else torch.from_numpy(own.held_labels())
+        hits, scores = buffers.hits_of[name][: sizes[name]], buffers.scores_of[name][: sizes[name]]
         return measure(recipe.metrics, hits[chosen], scores[chosen] if len(scores) else scores, targets[chosen])
 
+    tested = experiment.data.tested
+    test_y = dataset.test_y[tested]
     values: dict[str, Any] = {}
     for name in sets:
         values |= {f"{KEYS[name]}_{metric}": value for metric, value in measured(name).items()}
+    if not recipe.eval_test:
+        return values
     if dataset.test_domain is not None:
-        domains = np.unique(dataset.test_domain.numpy()).tolist()
-        inside = {dataset.domain_names[k]: measured("test", dataset.test_domain == k) for k in domains}
+        test_domain = dataset.test_domain[tested]
+        domains = np.unique(test_domain.numpy()).tolist()
+        inside = {dataset.domain_names[k]: measured("test", test_domain == k) for k in domains}
         for metric in recipe.metrics:
             values[f"domain_{metric}"] = {domain: by_metric[metric] for domain, by_metric in inside.items()}
     if recipe.needs_scores and round == recipe.rounds:
         for metric in recipe.metrics:
-            by_class = compute_by_class(metric, buffers.scores_of["test"], dataset.test_y)
+            by_class = compute_by_class(metric, buffers.scores_of["test"], test_y)
             values[f"class_{metric}"] = dict(zip(dataset.class_names, map(defined, by_class), strict=True))
     return values
 

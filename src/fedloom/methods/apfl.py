@@ -22,6 +22,7 @@ alpha = 0: v stays and m is w_i; alpha = 1: v is trained alone. A step costs a s
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar
 
 import torch
@@ -30,12 +31,16 @@ from torch import Tensor
 from fedloom.methods.api.context import Batch, ClientContext, TaskInfo, Tensors
 from fedloom.methods.api.hyperparameters import Share
 from fedloom.methods.api.part import Part
+from fedloom.methods.api.search import Range, Span
 
 
 class APFL(Part):
     """Every client mixes a model of its own with the global one."""
 
     paper = "Deng et al. 2020, APFL"
+    search_ranges: ClassVar[Mapping[str, Range]] = {
+        "alpha": Span(0.1, 0.9, source="ours; at the ends one of the two models is left out"),
+    }
     variants: ClassVar[frozenset[str]] = frozenset({"adaptive"})
     alpha: Share = 0.5
     adaptive: bool = False

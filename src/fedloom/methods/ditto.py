@@ -18,18 +18,25 @@ and overwrites them with the average; none of this is done here.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import ClassVar
+
 import torch
 from torch import Tensor
 
 from fedloom.methods.api.context import ClientContext, Phase, TaskInfo, Tensors, TrainSpec
 from fedloom.methods.api.hyperparameters import Count, NonNegative, Positive
 from fedloom.methods.api.part import Part
+from fedloom.methods.api.search import Range, Span
 
 
 class Ditto(Part):
     """Every client also trains a personal model that is tied to the global one."""
 
     paper = "Li et al. 2021, Ditto"
+    search_ranges: ClassVar[Mapping[str, Range]] = {
+        "strength": Span(0.1, 2.0, log=True, source="Li et al. 2021 try 0.1, 1 and 2")
+    }
     strength: NonNegative = 1.0
     epochs: Count | None = None
     lr: Positive | None = None

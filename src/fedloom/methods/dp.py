@@ -38,6 +38,7 @@ clipped but nothing is private: epsilon is null.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from importlib import import_module
 from typing import Annotated, Any, ClassVar
 
@@ -49,6 +50,7 @@ from fedloom.errors import FedloomError
 from fedloom.methods.api.context import RunPlan, ServerContext
 from fedloom.methods.api.hyperparameters import NonNegative, Positive
 from fedloom.methods.api.part import Allows, Part
+from fedloom.methods.api.search import Range, Span
 
 SAMPLED, ANY = "sampling without replacement, Renyi", "whoever takes part, exact Gaussian"
 BERNOULLI = "Bernoulli sampling, privacy loss distribution"
@@ -60,6 +62,9 @@ class DP(Part):
     """Clipped updates, averaged with Gaussian noise: client-level differential privacy."""
 
     paper = "McMahan et al. 2018, DP-FedAvg"
+    search_ranges: ClassVar[Mapping[str, Range]] = {
+        "clip": Span(0.1, 10.0, log=True, source="a decade around the default of 1; the noise is a matter of privacy")
+    }
     always: ClassVar[bool] = True
     bounds: ClassVar[bool] = True  # by clipping; dropping a client because of others' uploads would invalidate epsilon
     allows: ClassVar[Allows | None] = Allows(

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from fedloom.methods.api.context import Batch, ClientContext, TaskInfo
 from fedloom.methods.api.part import Part
+from fedloom.methods.api.search import RateScale
 from fedloom.nets import Net
 from fedloom.nets.layers.heads import FixedHead, simplex_etf, weight_of
 
@@ -26,6 +27,9 @@ class DR(Part):
     """Dot-regression onto a frozen simplex ETF head."""
 
     paper = "Kim et al. 2024, FedDr+"
+    rate_scale: ClassVar[RateScale | None] = RateScale(
+        10, 50, source="Kim et al. 2024: 0.35, 1 and 5 where cross-entropy takes 0.01, 0.1 and 0.1"
+    )
     replaces: ClassVar[frozenset[str]] = frozenset({"head"})
 
     def build(self, net: Net, task: TaskInfo) -> Net:

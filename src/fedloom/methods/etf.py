@@ -24,6 +24,7 @@ from fedloom.methods.api.context import Batch, ClientContext, TaskInfo
 from fedloom.methods.api.hyperparameters import NonNegative
 from fedloom.methods.api.part import Part
 from fedloom.methods.api.registry import alias
+from fedloom.methods.api.search import RateScale
 from fedloom.nets import Net
 from fedloom.nets.layers.heads import simplex_etf
 from fedloom.weights import REGIONS
@@ -52,6 +53,9 @@ class ETF(Part):
     """A learned projection onto a fixed simplex, balanced by class counts."""
 
     paper = "Li et al. 2023, FedETF"
+    rate_scale: ClassVar[RateScale | None] = RateScale(
+        1, 10, source="Kim et al. 2024: 0.05, 0.5 and 1 where cross-entropy takes 0.01, 0.1 and 0.1"
+    )
     replaces: ClassVar[frozenset[str]] = frozenset({"head"})
     alternation: ClassVar[Alternation | None] = Alternation(
         first=(Turn("full", REGIONS, epochs=3),),

@@ -9,6 +9,9 @@ forward pass.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import ClassVar
+
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -16,12 +19,16 @@ from fedloom.methods.api.context import Batch, ClientContext
 from fedloom.methods.api.hyperparameters import Share
 from fedloom.methods.api.part import Part
 from fedloom.methods.api.registry import alias
+from fedloom.methods.api.search import Range, Span
 
 
 class FD(Part):
     """Feature distillation from the global model, as a convex mix."""
 
     paper = "Kim et al. 2024, FedDr+"
+    search_ranges: ClassVar[Mapping[str, Range]] = {
+        "beta": Span(0.3, 0.99, source="Kim et al. 2024: 0.3 to 0.9 is flat, 0 and 1 are poor")
+    }
     beta: Share = 0.9
 
     def mix_share(self) -> float | None:

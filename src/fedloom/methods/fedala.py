@@ -24,6 +24,7 @@ rate = 0: W stays 1, which is FedAvg. Costs 2 M of client state, and an epoch of
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 from typing import ClassVar
 
 import torch
@@ -32,6 +33,7 @@ from torch import Tensor
 from fedloom.methods.api.context import Batch, ClientContext, TaskInfo, Tensors
 from fedloom.methods.api.hyperparameters import Count, NonNegative, Share
 from fedloom.methods.api.part import Part
+from fedloom.methods.api.search import Range, Span
 from fedloom.weights import Regions
 
 RECENT = 10  # epochs whose losses decide whether the first learning is over
@@ -41,6 +43,9 @@ class FedALA(Part):
     """Before training, each client learns how much of the received upper layers to take."""
 
     paper = "Zhang et al. 2023, FedALA"
+    search_ranges: ClassVar[Mapping[str, Range]] = {
+        "rate": Span(0.1, 10.0, log=True, source="ours, around the code's 1"),
+    }
     variants: ClassVar[frozenset[str]] = frozenset({"layers"})
     settled: ClassVar[frozenset[str]] = frozenset({"shares", "begun"})
     layers: str | tuple[str, ...] = "head"

@@ -26,7 +26,7 @@ Equal F is a uniform average. Costs two more epochs and 1 M of client state.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 import torch
@@ -45,6 +45,7 @@ from fedloom.methods.api.context import (
 )
 from fedloom.methods.api.hyperparameters import Count, NonNegative
 from fedloom.methods.api.part import Part
+from fedloom.methods.api.search import Range, Span
 from fedloom.weights import BEFORE_HEAD, Regions
 
 
@@ -52,6 +53,9 @@ class FedAS(Part):
     """The received body is aligned with the client's features, and clients are weighed by Fisher information."""
 
     paper = "Yang et al. 2024, FedAS"
+    search_ranges: ClassVar[Mapping[str, Range]] = {
+        "rate": Span(0.001, 0.1, log=True, source="ours, around the code's 0.01"),
+    }
     variants: ClassVar[frozenset[str]] = frozenset({"weigh"})
     rate: NonNegative = 0.01
     batch: Count = 16

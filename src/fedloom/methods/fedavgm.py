@@ -14,18 +14,23 @@ the clients' learning rate with a large beta.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import ClassVar
+
 import torch
 from torch import Tensor
 
 from fedloom.methods.api.context import ServerContext, TaskInfo, Tensors
 from fedloom.methods.api.hyperparameters import Positive, Share
 from fedloom.methods.api.part import Part
+from fedloom.methods.api.search import Range, Span
 
 
 class FedAvgM(Part):
     """Server momentum: the server moves along a running sum of past updates."""
 
     paper = "Hsu et al. 2019, FedAvgM"
+    search_ranges: ClassVar[Mapping[str, Range]] = {"beta": Span(0.0, 0.99, source="Hsu et al. 2019 try 0 to 0.997")}
     sums = "shares"
     beta: Share = 0.9
     lr: Positive = 1.0

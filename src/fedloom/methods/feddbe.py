@@ -30,6 +30,7 @@ from torch import Tensor, nn
 from fedloom.methods.api.context import Batch, ClientContext, Query, ServerContext, TaskInfo, Tensors, TrainSpec
 from fedloom.methods.api.hyperparameters import NonNegative
 from fedloom.methods.api.part import Part
+from fedloom.methods.api.search import Range, Span
 from fedloom.nets import Net
 from fedloom.weights import Regions
 
@@ -38,6 +39,9 @@ class FedDBE(Part):
     """A personal shift of the features, and a pull of their mean to a common one."""
 
     paper = "Zhang et al. 2023, FedDBE"
+    search_ranges: ClassVar[Mapping[str, Range]] = {
+        "kappa": Span(0.1, 100.0, log=True, source="the authors' script takes 50; less, for larger rates, is ours"),
+    }
     builds_last: ClassVar[bool] = True  # the shift goes before whatever head other parts make
     variants: ClassVar[frozenset[str]] = frozenset({"bias"})
     kappa: NonNegative = 50.0

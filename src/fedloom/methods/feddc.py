@@ -15,6 +15,7 @@ D_i' come from the client's final upload, and K counts all its steps (see scaffo
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -22,6 +23,7 @@ from torch import Tensor
 from fedloom.methods.api.context import ClientContext, ServerContext, TaskInfo, Tensors
 from fedloom.methods.api.hyperparameters import Positive
 from fedloom.methods.api.part import Part
+from fedloom.methods.api.search import Range, Span
 from fedloom.methods.scaffold import distance
 
 
@@ -29,6 +31,9 @@ class FedDC(Part):
     """Each client learns its drift; the server corrects the average by it."""
 
     paper = "Gao et al. 2022, FedDC"
+    search_ranges: ClassVar[Mapping[str, Range]] = {
+        "alpha": Span(0.001, 0.1, log=True, source="a decade around the default of 0.01")
+    }
     plain_sgd = "computes a client's gradient from its movement, learning rate and number of steps"
     alpha: Positive = 0.01
 

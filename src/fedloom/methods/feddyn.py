@@ -13,18 +13,25 @@ extra steps use the same lambda_i as the first ones.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import ClassVar
+
 import torch
 from torch import Tensor
 
 from fedloom.methods.api.context import ClientContext, ServerContext, TaskInfo, Tensors
 from fedloom.methods.api.hyperparameters import Positive
 from fedloom.methods.api.part import Part
+from fedloom.methods.api.search import Range, Span
 
 
 class FedDyn(Part):
     """Dynamic regularization aligns local minima with the global one."""
 
     paper = "Acar et al. 2021, FedDyn"
+    search_ranges: ClassVar[Mapping[str, Range]] = {
+        "alpha": Span(0.001, 0.1, log=True, source="Acar et al. 2021 try 0.001, 0.01 and 0.1")
+    }
     sums = "equal"  # for h; the mean is a second sum unless weights are uniform
     alpha: Positive = 0.01
 

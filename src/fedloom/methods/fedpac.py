@@ -39,6 +39,7 @@ from torch import Tensor
 from fedloom.methods.api.context import Batch, ClientContext, Phase, Query, ServerContext, TaskInfo, Tensors
 from fedloom.methods.api.hyperparameters import Count, NonNegative, Positive
 from fedloom.methods.api.part import Part
+from fedloom.methods.api.search import Range, Span
 from fedloom.weights import BEFORE_HEAD, Regions
 
 SMALLEST = 1e-3  # share of a head that is used
@@ -48,6 +49,10 @@ class FedPAC(Part):
     """Features aligned by prototypes; each client gets its own combination of the cohort's heads."""
 
     paper = "Xu et al. 2023, FedPAC"
+    search_ranges: ClassVar[Mapping[str, Range]] = {
+        "lam": Span(0.1, 10.0, log=True, source="ours, around the code's 1"),
+        "head_lr": Span(0.01, 1.0, log=True, source="ours, around the code's 0.1"),
+    }
     variants: ClassVar[frozenset[str]] = frozenset({"collaborate"})
     settled: ClassVar[frozenset[str]] = frozenset({"prototypes", "variance"})
     lam: NonNegative = 1.0

@@ -20,6 +20,7 @@ those that ports agree on; the hypernetwork that makes P from class frequencies 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar
 
 import torch
@@ -30,6 +31,7 @@ from fedloom.errors import FedloomError
 from fedloom.methods.api.context import Batch, ClientContext, TaskInfo
 from fedloom.methods.api.hyperparameters import NonNegative
 from fedloom.methods.api.part import Part
+from fedloom.methods.api.search import Range, Span
 from fedloom.nets import Net
 from fedloom.weights import Regions
 
@@ -40,6 +42,9 @@ class FedRoD(Part):
     """A generic head under a balanced loss is shared; a personal head on top of it is not."""
 
     paper = "Chen & Chao 2022, Fed-RoD"
+    search_ranges: ClassVar[Mapping[str, Range]] = {
+        "gamma": Span(0.25, 2.0, log=True, source="ours, around the 1 of the equations"),
+    }
     replaces: ClassVar[frozenset[str]] = frozenset({"head"})
     gamma: NonNegative = 1.0
 

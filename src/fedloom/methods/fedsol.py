@@ -13,6 +13,9 @@ forward pass.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import ClassVar
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -20,12 +23,16 @@ from torch import Tensor
 from fedloom.methods.api.context import Batch, ClientContext
 from fedloom.methods.api.hyperparameters import NonNegative, Positive
 from fedloom.methods.api.part import Part
+from fedloom.methods.api.search import Range, Span
 
 
 class FedSOL(Part):
     """Gradient at weights perturbed along a distillation gradient."""
 
     paper = "Lee et al. 2024, FedSOL"
+    search_ranges: ClassVar[Mapping[str, Range]] = {
+        "rho": Span(0.1, 5.0, log=True, source="the authors' 1, Kim et al. 2024's 2, and around")
+    }
     rho: NonNegative = 1.0
     t: Positive = 3.0
     adaptive: bool = False

@@ -37,9 +37,9 @@ class FedUV(Part):
 
 
 def _uniformity(features: Tensor) -> Tensor:
-    apart = torch.nn.functional.pdist(
-        features
-    ).square()  # of a pair of equal features: exactly 0, and so is its gradient
+    features = features.to(torch.promote_types(features.dtype, torch.float32))  # pdist has no bf16 form
+    # of a pair of equal features it is exactly 0, and so is its gradient
+    apart = torch.nn.functional.pdist(features).square()
     median = apart.where(apart > 0, torch.nan).nanmedian()
     alike = median.isnan()
     value = torch.exp(-apart / median.where(~alike, 1.0)).mean()

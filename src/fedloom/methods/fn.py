@@ -14,6 +14,7 @@ from typing import ClassVar
 from fedloom.methods.api.context import TaskInfo
 from fedloom.methods.api.part import Part
 from fedloom.methods.api.registry import alias
+from fedloom.methods.api.search import RateScale
 from fedloom.nets import Net
 from fedloom.nets.layers.heads import FeatureNormHead
 
@@ -22,6 +23,9 @@ class FN(Part):
     """Features are normalized before a bias-free head."""
 
     paper = "Kim et al. 2023, FedFN"
+    rate_scale: ClassVar[RateScale | None] = RateScale(
+        1, 5, source="Kim et al. 2023: 0.03 and 0.5 where FedAvg takes 0.01 and 0.1"
+    )
     replaces: ClassVar[frozenset[str]] = frozenset({"head"})
 
     def build(self, net: Net, task: TaskInfo) -> Net:

@@ -30,7 +30,7 @@ buffers. With strength 0 and private data it is FedAvg with more epochs for the 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -53,12 +53,16 @@ from fedloom.methods.api.context import (
 from fedloom.methods.api.hyperparameters import Count, NonNegative, Share
 from fedloom.methods.api.part import Part
 from fedloom.methods.api.registry import alias
+from fedloom.methods.api.search import Range, Span
 
 
 class FNR(Part):
     """The least accurate clients train again, with feature norms regularized towards the others'."""
 
     paper = "FNR-FL 2024"
+    search_ranges: ClassVar[Mapping[str, Range]] = {
+        "strength": Span(0.1, 10.0, log=True, source="a decade around the default of 1")
+    }
     share: Share = 0.5
     epochs: Count = 5
     strength: NonNegative = 1.0
@@ -73,7 +77,9 @@ class FNR(Part):
 
     def check(self, plan: RunPlan) -> None:
         if self.mode in ("held", "as_published") and not plan.task.held:
-            raise FedloomError(f"mode={self.mode} works on images that are held back; set data.validation above 0")
+            raise FedloomError(
+                f"mode={self.mode} works on images that are held back; set data.validation above 0, from pool"
+            )
         if self.mode == "public" and not plan.task.labeled:
             raise FedloomError("mode=public works on public samples with labels; set data.public above 0")
 

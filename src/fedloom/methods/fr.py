@@ -8,6 +8,9 @@ is zero.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import ClassVar
+
 import torch
 from torch import Tensor
 
@@ -15,12 +18,16 @@ from fedloom.methods.api.context import Batch, ClientContext
 from fedloom.methods.api.hyperparameters import NonNegative
 from fedloom.methods.api.part import Part
 from fedloom.methods.api.registry import alias
+from fedloom.methods.api.search import Range, Span
 
 
 class FR(Part):
     """Penalizes the norm of features."""
 
     paper = "Kim et al. 2023, FedFN"
+    search_ranges: ClassVar[Mapping[str, Range]] = {
+        "mu": Span(0.0001, 0.05, log=True, source="Kim et al. 2023 try 0.0001 to 0.05")
+    }
     mu: NonNegative = 0.005
 
     def regularizer(self, batch: Batch, client: ClientContext) -> Tensor:

@@ -14,6 +14,7 @@ ones. FedDr+ does not print which of the two its grid distills.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar
 
 import torch.nn.functional as F
@@ -23,6 +24,7 @@ from fedloom.methods.api.context import Batch, ClientContext, TaskInfo
 from fedloom.methods.api.hyperparameters import Positive
 from fedloom.methods.api.part import Part
 from fedloom.methods.api.registry import alias
+from fedloom.methods.api.search import Range, Span
 from fedloom.nets import Net
 from fedloom.nets.layers.heads import simplex_etf, weight_of
 
@@ -31,6 +33,9 @@ class Gela(Part):
     """A fixed simplex head, scaled by each client's class counts."""
 
     paper = "Fan et al. 2023, FedGELA"
+    search_ranges: ClassVar[Mapping[str, Range]] = {
+        "temperature": Span(0.02, 2.0, log=True, source="a decade around the authors' 0.2")
+    }
     replaces: ClassVar[frozenset[str]] = frozenset({"head"})
     temperature: Positive = 0.2
 

@@ -10,11 +10,15 @@ logits its grid distills.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import ClassVar
+
 import torch.nn.functional as F
 from torch import Tensor
 
 from fedloom.methods.api.context import Batch, ClientContext
 from fedloom.methods.api.hyperparameters import Positive
+from fedloom.methods.api.search import Range, Span
 from fedloom.methods.common.regularizer import Regularizer
 
 
@@ -22,6 +26,9 @@ class KD(Regularizer):
     """Distills the global model's logits into the local one."""
 
     paper = "Hinton et al. 2015; Kim et al. 2024, FedDr+"
+    search_ranges: ClassVar[Mapping[str, Range]] = {
+        "weight": Span(0.1, 10.0, log=True, source="a decade around the default of 1")
+    }
     t: Positive = 1.0
 
     def term(self, batch: Batch, client: ClientContext) -> Tensor:

@@ -69,4 +69,5 @@ def distances(vectors: Sequence[Tensor]) -> Tensor:
     return table
 
 
-alias("multikrum", "krum(keep=null)", "the mean of the uploads that are nearest to most others")
+for _name in ("multikrum", "multi-krum"):
+    alias(_name, "krum(keep=null)", "the mean of the uploads that are nearest to most others")

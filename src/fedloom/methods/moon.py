@@ -12,6 +12,9 @@ forward passes.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import ClassVar
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -19,6 +22,7 @@ from torch import Tensor, nn
 from fedloom.errors import FedloomError
 from fedloom.methods.api.context import Batch, ClientContext, TaskInfo, Tensors
 from fedloom.methods.api.hyperparameters import Count, NonNegative, Positive
+from fedloom.methods.api.search import Range, Span
 from fedloom.methods.common.regularizer import Regularizer
 from fedloom.nets import Net
 
@@ -27,6 +31,9 @@ class Moon(Regularizer):
     """Contrastive term: features near the global model's, away from the client's previous model's."""
 
     paper = "Li et al. 2021, MOON"
+    search_ranges: ClassVar[Mapping[str, Range]] = {
+        "weight": Span(0.1, 10.0, log=True, source="Li et al. 2021 try 0.1, 1, 5 and 10")
+    }
     weight: NonNegative = 0.1
     temperature: Positive = 0.5
     projection: Count | None = None

@@ -9,12 +9,16 @@ zero. Logits are the output of the head, as in kd.py: the plain simplex logits u
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import ClassVar
+
 import torch
 from torch import Tensor
 
 from fedloom.methods.api.context import Batch, ClientContext
 from fedloom.methods.api.hyperparameters import Positive
 from fedloom.methods.api.registry import alias
+from fedloom.methods.api.search import Range, Span
 from fedloom.methods.common.regularizer import Regularizer
 from fedloom.methods.kd import divergence
 
@@ -23,6 +27,10 @@ class NTD(Regularizer):
     """Distills the global model's view of the not-true classes."""
 
     paper = "Lee et al. 2022, FedNTD"
+    search_ranges: ClassVar[Mapping[str, Range]] = {
+        "weight": Span(0.1, 10.0, log=True, source="a decade around the default of 1"),
+        "t": Span(1.0, 5.0, source="Lee et al. 2022 and Kim et al. 2024 take 1 and 3"),
+    }
     t: Positive = 1.0
 
     def term(self, batch: Batch, client: ClientContext) -> Tensor:

@@ -21,7 +21,8 @@ Defaults: alpha = 0.1, FedBABU's; delta = 0.001, the authors'; first order.
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import ClassVar, Literal
 
 from torch import Tensor
 
@@ -29,12 +30,16 @@ from fedloom.errors import FedloomError
 from fedloom.methods.api.context import Batch, ClientContext, RunPlan
 from fedloom.methods.api.hyperparameters import Count, NonNegative, Positive
 from fedloom.methods.api.part import Part
+from fedloom.methods.api.search import Range, Span
 
 
 class PerFedAvg(Part):
     """Meta-learning: one gradient step on a client's data personalizes the global model."""
 
     paper = "Fallah et al. 2020, Per-FedAvg"
+    search_ranges: ClassVar[Mapping[str, Range]] = {
+        "alpha": Span(0.001, 1.0, log=True, source="Fallah et al. 2020 take 0.001; the default is 0.1")
+    }
     alpha: NonNegative = 0.1
     beta: Positive | None = None
     mode: Literal["fo", "hf"] = "fo"

@@ -24,18 +24,26 @@ lam = 0 leaves w where it is. With eta = 1 / lam each step puts w_i at theta. A 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import ClassVar
+
 import torch
 from torch import Tensor
 
 from fedloom.methods.api.context import Batch, ClientContext, TaskInfo, Tensors
 from fedloom.methods.api.hyperparameters import Count, NonNegative, Positive
 from fedloom.methods.api.part import Part
+from fedloom.methods.api.search import Range, Span
 
 
 class PFedMe(Part):
     """Personal models by proximal steps; the global model follows them (Moreau envelopes)."""
 
     paper = "Dinh et al. 2020, pFedMe"
+    search_ranges: ClassVar[Mapping[str, Range]] = {
+        "lam": Span(1.0, 30.0, log=True, source="the authors' scripts take 15 to 30; less is ours"),
+        "alpha": Span(0.01, 0.1, log=True, source="the authors' scripts"),
+    }
     lam: NonNegative = 15.0
     steps: Count = 5
     alpha: Positive = 0.09

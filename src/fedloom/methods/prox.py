@@ -12,18 +12,25 @@ uses 0.001, FedNTD's code 1.0.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import ClassVar
+
 from torch import Tensor
 
 from fedloom.methods.api.context import Batch, ClientContext
 from fedloom.methods.api.hyperparameters import NonNegative, Share
 from fedloom.methods.api.part import Part
 from fedloom.methods.api.registry import alias
+from fedloom.methods.api.search import Range, Span
 
 
 class Prox(Part):
     """Proximal term: clients stay near the global model."""
 
     paper = "Li et al. 2020, FedProx"
+    search_ranges: ClassVar[Mapping[str, Range]] = {
+        "mu": Span(0.001, 1.0, log=True, source="Li et al. 2020 try 0.001, 0.01, 0.1 and 1")
+    }
     mu: NonNegative = 0.01
     beta: Share | None = None
 

@@ -6,6 +6,8 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
 
+from fedloom.nets.stages import with_stages
+
 _NORMALIZERS = (_BatchNorm, _InstanceNorm, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm, nn.LocalResponseNorm)
 
 
@@ -15,10 +17,15 @@ class Net(nn.Module):
         self.body, self.head = body, head
         self.dim, self.classes = dim, classes
         self.constants: frozenset[str] = frozenset()  # names of float buffers that training never changes
+        self.staged = False  # whether a method looks at the body's stages
 
     def features(self, x: Tensor) -> Tensor:
         f: Tensor = self.body(x)  # (B, dim)
         return f
+
+    def staged_features(self, x: Tensor) -> tuple[Tensor, list[Tensor]]:
+        """Features, and the outputs of the body's stages."""
+        return with_stages(self.body, x)
 
     def forward(self, x: Tensor) -> Tensor:
         logits: Tensor = self.head(self.features(x))  # (B, classes)

@@ -62,7 +62,19 @@ class Data(BaseModel):
         LATER,
     ] = 5
     images: Annotated[Positive | None, about("number of training samples that are used; null: all")] = None
+    test_images: Annotated[
+        Positive | None,
+        about("number of test samples that are used, drawn by class in proportion; null: all"),
+        LATER,
+    ] = None
     validation: Annotated[Share, about("share of the training samples held out for validation")] = 0.0
+    validation_from: Annotated[
+        Literal["pool", "clients"],
+        about(
+            "validation samples are drawn from: pool (all training samples, before the split) | clients (each its own)"
+        ),
+        LATER,
+    ] = "pool"
     public: Annotated[Share, about("a further share held out as public samples, for parts that need them")] = 0.0
     public_from: Annotated[str | None, about("take the public samples, without labels, from this data set")] = None
     public_to_clients: Annotated[bool, about("every client also trains on the public samples")] = False
@@ -279,6 +291,9 @@ class Recipe(BaseModel):
     ] = "running"
     device: Annotated[str, about("cpu | cuda (all visible devices) | cuda:N"), FLAG, NO_EFFECT] = "cpu"
     eval_batch: Annotated[Positive, about("test batch size; changes results only with `bn: batch`")] = 100
+    eval_test: Annotated[
+        bool, about("evaluate on test samples; false: on validation samples only, as `fedloom tune` does"), NO_EFFECT
+    ] = True
     eval_clients: Annotated[
         Count, about("rounds between tests on every client's own data; 0: after the last round only"), NO_EFFECT
     ] = 0

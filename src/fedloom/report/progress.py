@@ -66,7 +66,7 @@ class ProgressBar(RunCallback):
                 f"{experiment.program.method} on {recipe.data.name} ({recipe.split}, {recipe.clients} clients), into {folder}"
             )
         if rounds_done:
-            self.note(f"continuing after round {rounds_done}")
+            self.note(f"{self._named}continuing after round {rounds_done}")
         self._trained = True
         self._clock.skip(self._at(rounds_done))
         self._move(rounds_done)
@@ -78,7 +78,7 @@ class ProgressBar(RunCallback):
         self._progress.update(self._task, status=f"round {line['round']}/{self._rounds}  {status}")
         if line["lost"]:
             reasons = "; ".join(f"client {client}: {why}" for client, why in line["lost_clients"].items())
-            self.note(f"round {line['round']}: {line['lost']} uploads lost ({reasons})")
+            self.note(f"{self._named}round {line['round']}: {line['lost']} uploads lost ({reasons})")
         self._log(f"round {line['round']}/{self._rounds}  {status}", line["round"] == self._rounds)
 
     def client_tuned(self, done: int, total: int) -> None:
@@ -99,10 +99,15 @@ class ProgressBar(RunCallback):
         if not self.console.is_terminal and (now - self._last_line > 10 or last):
             self._last_line = now
             left = f"  ({left})" if (left := self._clock.left()) else ""
-            self.note(f"{self._title + ': ' if self._title else ''}{text}{left}")
+            self.note(f"{self._named}{text}{left}")
 
     def note(self, text: str) -> None:
         self.console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+    @property
+    def _named(self) -> str:
+        """The cell, where there are several, before what is printed of it."""
+        return f"{self._title}: " if self._title else ""
 
     def _at(self, done: int) -> float:
         """Share of all work that is done after this round of the current run."""

@@ -113,7 +113,8 @@ def table_list(target: str) -> Listed:
         "method": "method",
         "time": "time here",
     }
-    return Listed(rows, columns, [*notes, *(f"Note: {note}" for note in whole.notes)])
+    notes += [f"Note: {note}" for note in whole.notes]
+    return Listed(rows, columns, list(dict.fromkeys(notes)))
 
 
 def _time(cell: PublishedCell) -> str:

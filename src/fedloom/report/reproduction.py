@@ -113,7 +113,7 @@ def _ours(item: CellOutcome | None) -> str:
     if item is None:
         return ""
     if item.mean is None:
-        return item.failure if item.failure.startswith("diverged") else "failed" if item.failure else ""
+        return item.failure if item.diverged else "failed" if item.failure else ""
     return _number(item.mean, item.deviation)
 
 

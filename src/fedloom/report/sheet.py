@@ -27,6 +27,7 @@ class Sheet:
     columns: Sequence[tuple[str, ...]]
     rows: Sequence[Sequence[SheetEntry]]
     notes: Sequence[str] = field(default=())
+    caption: str = ""  # sentences that belong to the table wherever it goes
 
     @property
     def levels(self) -> int:
@@ -50,7 +51,7 @@ def markdown(sheets: Sequence[Sheet]) -> str:
             texts = [f"**{_plain(entry.text)}**" if entry.bold else _plain(entry.text) for entry in row]
             lines.append(_line([f"{t} {_plain(e.mark)}".strip() for t, e in zip(texts, row, strict=True)]))
         blocks.append("\n".join(lines))
-        blocks.extend(_plain(note) for note in sheet.notes)
+        blocks.extend(_plain(note) for note in (sheet.caption, *sheet.notes) if note)
     return "\n\n".join(blocks) + "\n"
 
 
@@ -60,7 +61,8 @@ def latex(sheets: Sequence[Sheet]) -> str:
 
 
 def _tabular(sheet: Sheet) -> str:
-    lines = ["\\begin{table}[t]", "\\centering", f"\\caption{{{tex(sheet.title)}}}"]
+    caption = f"{sheet.title}. {sheet.caption}" if sheet.caption else sheet.title
+    lines = ["\\begin{table}[t]", "\\centering", f"\\caption{{{tex(caption)}}}"]
     lines += [f"\\begin{{tabular}}{{l{'r' * (len(sheet.columns) - 1)}}}", "\\toprule"]
     for level in range(sheet.levels):
         cells = []

@@ -75,7 +75,7 @@ def plan(
     cells = []
     for row in rows:
         text, _, settings = row.partition("@")
-        own = _settings(settings)
+        own = row_settings(settings)
         if twice := [name for name in over or () if name in (setting.partition("=")[0] for setting in own)]:
             raise FedloomError(
                 f"over: {twice[0]} is swept, but the method {shown(row)} sets it too; leave out one of them"
@@ -85,7 +85,7 @@ def plan(
             for setting in [*own, *(f"{_full(field)}={value}" for field, value in point)]:
                 assign(changed, setting)
             for seed in numbers:
-                place = [_slug(row), *([_slug(" ".join(f"{f}={v}" for f, v in point))] if point else [])]
+                place = [folder_name(row), *([folder_name(" ".join(f"{f}={v}" for f, v in point))] if point else [])]
                 out = root.joinpath(*place, f"seed{seed}")
                 cell_recipe = given_recipe({**changed, "method": text.strip(), "seed": seed, "out": str(out)})
                 cells.append(Cell(row, seed, cell_recipe, point))
@@ -97,7 +97,12 @@ def plan(
     return _estimated(cells, fine_tuning)
 
 
-def _settings(text: str) -> list[str]:
+def rows_of(cells: Sequence[Cell]) -> list[str]:
+    """Every row once, in order."""
+    return list(dict.fromkeys(cell.row for cell in cells))
+
+
+def row_settings(text: str) -> list[str]:
     """Settings separated by spaces or commas outside of brackets: `lr=0.3 model=lstm(hidden=8, layers=2)`."""
     return [setting for setting in re.split(r"[\s,]+(?![^()]*\))", text.strip()) if setting]
 
@@ -143,9 +148,9 @@ def _refuse_shared_folders(cells: Sequence[Cell]) -> None:
 
 
 def _root_name(kind: str, base: Recipe) -> str:
-    return _slug(f"{kind} {Path(base.data.name.partition('?')[0]).stem} {base.split} {base.model}")
+    return folder_name(f"{kind} {Path(base.data.name.partition('?')[0]).stem} {base.split} {base.model}")
 
 
-def _slug(text: str) -> str:
+def folder_name(text: str) -> str:
     """A folder's name that differs where the text does, but for spaces and brackets."""
     return re.sub(r"[^A-Za-z0-9.=+-]+", "-", re.sub(r"\s*([+,;])\s*", r"\1", text)).strip("-")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from fedloom.errors import FedloomError, shown
 from fedloom.evaluation.fine_tuned import PersonalizationResult
 from fedloom.runs.cells import Cell, Point, RelativeFineTuning
 from fedloom.runs.run import Run
+from fedloom.runs.tune.fresh import Tuning
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,12 @@ class Comparison:
     results: list[Result]
     fine_tuning: RelativeFineTuning | None
     root: Path = Path("runs")
+    labels: Mapping[str, str] = field(default_factory=dict)  # display names of rows that have one
+    tuning: Tuning | None = None  # where the rows' settings come from
+
+    def label(self, row: str) -> str:
+        """What tables call a row."""
+        return self.labels.get(row, row)
 
     @property
     def rows(self) -> list[str]:

@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
@@ -34,6 +35,7 @@ from fedloom.io.logs import RunLog
 from fedloom.recipe import Recipe, read_recipe, recipe
 
 LONGEST_NAME = 240  # bytes: the limit of file systems, less the suffix of a temporary name
+Kind = Literal["partition", "validation"]
 PATIENCE = 5.0  # seconds: workers of a killed process hold its lock until they end
 
 
@@ -44,6 +46,9 @@ class RunFolder:
         self.initial = self.path / "initial.safetensors"
         self.final = self.path / "final.safetensors"
         self.partition = self.path / "partition.npz"
+        self.validation = (
+            self.path / "validation.npz"
+        )  # the clients' own validation samples, in the form of a partition
         self.labels = (
             self.path / "labels.npz"
         )  # labels of partition.npz's training samples, for readers without the data
@@ -93,18 +98,20 @@ class RunFolder:
             raise FedloomError(f"data: {stored.data.name} is no longer what {self.path} was trained on")
         at_sites = sites is not None and sites.data == "sites"
         partitions = [Counted.load(self.partition)] if at_sites else self.partitions(dataset)
-        experiment = prepare(stored, partitions, initial, dataset=dataset)
+        validation = self.partitions(dataset, "validation") if self.validation.exists() else []
+        experiment = prepare(stored, partitions, initial, dataset=dataset, validation=validation)
         if "origin" in metadata:
             experiment = replace(experiment, program=replace(experiment.program, origin=json.loads(metadata["origin"])))
         return experiment
 
-    def partitions(self, dataset: Dataset) -> list[Partition]:
-        """One per stage of the split."""
-        return [Partition.load(self.stage_partition(begin), dataset) for begin in stage_rounds(self.recipe().split)]
+    def partitions(self, dataset: Dataset, kind: Kind = "partition") -> list[Partition]:
+        """One per stage of the split; of training samples, or of the clients' own validation samples."""
+        begins = stage_rounds(self.recipe().split)
+        return [Partition.load(self.stage_partition(begin, kind), dataset) for begin in begins]
 
-    def stage_partition(self, begin: int) -> Path:
+    def stage_partition(self, begin: int, kind: Kind = "partition") -> Path:
         """Of the stage that begins in this round."""
-        return self.partition if begin == 1 else self.path / f"partition-{begin}.npz"
+        return self.path / (f"{kind}.npz" if begin == 1 else f"{kind}-{begin}.npz")
 
     def known_inputs(self) -> RunInputs:
         """The net's inputs and classes, without the training samples where inputs.json has them."""
@@ -156,6 +163,8 @@ def create(experiment: Experiment, path: Path, sites: Sites | None = None) -> Ru
         write(folder.recipe_yaml, experiment.recipe.to_yaml())
         for stage in experiment.data.stages:
             stage.partition.save(folder.stage_partition(stage.begin))
+        for stage in experiment.data.validation_stages:
+            stage.partition.save(folder.stage_partition(stage.begin, "validation"))
         if sites is None:  # labels at sites stay there
             held = experiment.data.stages[0].held_labels()
             np.savez(folder.labels, train_labels=held.astype(np.int32))

@@ -22,6 +22,7 @@ from fedloom.engine.store import checkpoint
 from fedloom.errors import DISK, FedloomError, Interrupted, TooFew, Unwritable, shown
 from fedloom.evaluation.clients import evaluate_clients, summarize_clients
 from fedloom.evaluation.global_model import evaluate_global
+from fedloom.evaluation.validation import validate_clients
 from fedloom.io.files import read_json, read_lines, read_tensors, replace_lines
 from fedloom.io.logs import RunLog
 from fedloom.recipe import Recipe
@@ -112,8 +113,8 @@ class Run:
         return read_tensors(self.path / "final.safetensors")[0]
 
 
-def start(recipe: Recipe, callbacks: Sequence[RunCallback] = ()) -> Run:
-    """Run a recipe in a new folder."""
+def start(recipe: Recipe, callbacks: Sequence[RunCallback] = (), until: int | None = None) -> Run:
+    """Run a recipe in a new folder, to its last round or until an earlier one."""
     check(recipe.track)
     where.check(recipe)
     callback = Callbacks(*callbacks)
@@ -129,11 +130,16 @@ def start(recipe: Recipe, callbacks: Sequence[RunCallback] = ()) -> Run:
         for note in (describe_origin(origin) if origin else None, backend_note, *notes, *data_notes, *metric_notes):
             if note:
                 callback.note(note)
-        return go(experiment, create(experiment, path), callback)
+        return go(experiment, create(experiment, path), callback, until=until)
 
 
-def resume(path: str | Path, callbacks: Sequence[RunCallback] = (), workers: int | str | None = None) -> Run:
-    """Continue after any interruption, to the same bits; a finished run is returned as it is."""
+def resume(
+    path: str | Path,
+    callbacks: Sequence[RunCallback] = (),
+    workers: int | str | None = None,
+    until: int | None = None,
+) -> Run:
+    """Continue after any interruption, to the same bits; a finished run is returned as it is. `until`: as of `go`."""
     folder = RunFolder(path)
     stored = folder.recipe()
     if folder.finished:
@@ -150,16 +156,23 @@ def resume(path: str | Path, callbacks: Sequence[RunCallback] = (), workers: int
     experiment, note = where.here(experiment)
     if note:
         callback.note(note)
-    return go(experiment, folder, callback)
+    return go(experiment, folder, callback, until=until)
 
 
 MakeFederation = Callable[[Experiment, RunFolder], AbstractContextManager[Federation]]
 
 
 def go(
-    experiment: Experiment, folder: RunFolder, callback: RunCallback, make_federation: MakeFederation = federation
+    experiment: Experiment,
+    folder: RunFolder,
+    callback: RunCallback,
+    make_federation: MakeFederation = federation,
+    until: int | None = None,
 ) -> Run:
-    """From the newest checkpoint, if there is one, to the last round; `make_federation` decides where clients run."""
+    """From the newest checkpoint, if there is one, to the last round; `make_federation` decides where clients run.
+
+    `until`: evaluate after this round and stop there, with a checkpoint from which the run can go on.
+    """
     recipe = experiment.recipe
     identity = recipe.digest()
     check_metrics(experiment)
@@ -180,25 +193,26 @@ def go(
         fed.interruptible = interrupts.now
         with _reporting_the_end(fed.callback, folder):
             fed.callback.run_started(experiment, folder.path, state.round)
-            _rounds(fed, folder, log, identity)
-            write_summary(fed, folder)
+            _rounds(fed, folder, log, identity, recipe.rounds if until is None else until)
+            if state.round == recipe.rounds:
+                write_summary(fed, folder)
     return Run(folder.path)
 
 
-def _rounds(fed: Federation, folder: RunFolder, log: RunLog, identity: str) -> None:
-    """The remaining rounds, with tests, log and checkpoints."""
+def _rounds(fed: Federation, folder: RunFolder, log: RunLog, identity: str, last: int) -> None:
+    """The remaining rounds up to the last one, with tests, log and checkpoints."""
     state, recipe = fed.state, fed.experiment.recipe
     saved, saved_round = time.monotonic(), state.round
     writing = 0.0  # seconds spent on checkpoints since the last line
     try:
-        while state.round < recipe.rounds:
+        while state.round < last:
             line = fed.round()
-            line.update(_evaluate(fed, log))
+            line.update(_evaluate(fed, log, last))
             if writing:
                 line["phase_seconds"]["checkpoint"], writing = round(writing, 6), 0.0
             log.add_round(line)
             fed.callback.round_ended(line)
-            if time.monotonic() - saved >= recipe.checkpoint_seconds or state.round == recipe.rounds:
+            if time.monotonic() - saved >= recipe.checkpoint_seconds or state.round == last:
                 began = time.perf_counter()
                 checkpoint.save(folder.checkpoints, state, fed.client_state, identity, log.seal())
                 writing += time.perf_counter() - began
@@ -224,7 +238,7 @@ def _reporting_the_end(callback: RunCallback, folder: RunFolder) -> Iterator[Non
     except BaseException:
         callback.run_ended(None)
         raise
-    callback.run_ended(Run(folder.path).summary)
+    callback.run_ended(Run(folder.path).summary if folder.finished else None)
 
 
 @contextmanager
@@ -251,17 +265,17 @@ def _add_checkpoint_seconds(folder: RunFolder, writing: float) -> None:
         replace_lines(folder.rounds, lines)
 
 
-def _evaluate(fed: Federation, log: RunLog) -> dict[str, Any]:
+def _evaluate(fed: Federation, log: RunLog, until: int) -> dict[str, Any]:
     """The tests that are due after this round."""
     recipe, number = fed.experiment.recipe, fed.state.round
-    last = number == recipe.rounds
+    last = number == until
     due = last or (recipe.eval_every > 0 and number % recipe.eval_every == 0)
     clients_due = last or (recipe.eval_clients > 0 and number % recipe.eval_clients == 0)
     if not (due or clients_due):
         return {}
     began = time.perf_counter()
-    values: dict[str, Any] = dict(evaluate_global(fed))
-    if clients_due:
+    values: dict[str, Any] = {**evaluate_global(fed), **validate_clients(fed)}
+    if clients_due and recipe.eval_test:
         each = evaluate_clients(fed)
         log.add_clients({"round": number, **each})
         summaries = summarize_clients(each, recipe.metrics)

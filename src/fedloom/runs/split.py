@@ -9,11 +9,11 @@ from typing import Any, Literal
 
 from torch import Tensor
 
-from fedloom.data import ClientViews, Dataset, Partition, load, stages
+from fedloom.data import ClientViews, Dataset, Partition, hold_out, load, stages
 from fedloom.data.partition.partition import notes
 from fedloom.data.split.strength import Strength, strength
 from fedloom.engine.about import about
-from fedloom.engine.federated_data import hold_back
+from fedloom.engine.federated_data import hold_back, tested_samples
 from fedloom.engine.given import given_recipe
 from fedloom.errors import FedloomError
 from fedloom.io.user_code import import_parts
@@ -106,5 +106,16 @@ def _split(given: Recipe, dataset: Dataset, partitions: list[Partition] | None =
     pool, _, public = hold_back(dataset, given)
     further = public if given.data.public_to_clients else None
     with about("split"):
-        client_views = stages(given.split, dataset, given.clients, given.seed, pool, partitions or (), further)
+        client_views = stages(
+            given.split,
+            dataset,
+            given.clients,
+            given.seed,
+            pool,
+            partitions or (),
+            further,
+            tested_samples(dataset, given),
+        )
+        if given.data.validation and given.data.validation_from == "clients" and not partitions:
+            client_views, _ = hold_out(client_views, given.data.validation, public)
     return Split(dataset, given.data.name, given.split, given.seed, client_views)

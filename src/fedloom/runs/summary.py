@@ -26,7 +26,8 @@ def write_summary(fed: Federation, folder: RunFolder) -> None:
     """Write final.safetensors and summary.json of a federation at its last round."""
     experiment, state, recipe = fed.experiment, fed.state, fed.experiment.recipe
     tensors = experiment.program.layout.tensors(state.whole(state.served()["w"]))
-    lines, each = read_lines(folder.rounds), read_lines(folder.clients)[-1]
+    lines, by_client = read_lines(folder.rounds), read_lines(folder.clients)
+    each = by_client[-1] if by_client else {}  # none where test samples are not evaluated
     write_tensors(folder.final, tensors, {"recipe": experiment.recipe.digest(), "round": str(state.round)})
     summary: dict[str, Any] = {
         "method": str(experiment.program.method),

@@ -347,6 +347,19 @@ def test_the_list_names_every_part_and_alias_with_its_parameters() -> None:
     assert {part.name for part in fedloom_parts()} <= set(rows)
     assert rows["prox"]["parameters"] == rows["fedprox"]["parameters"] == {"mu": 0.01, "beta": None}
     assert rows["feddrplus"]["sum"] == "dr + fd"
+    groups = {
+        name: rows[name]["group"] for name in ("prox", "fedlc", "fn", "krum", "disco", "ccvr", "fedproto", "mofedsam")
+    }
+    assert groups == {
+        "prox": "gradient",
+        "fedlc": "loss",
+        "fn": "head",
+        "krum": "aggregation",
+        "disco": "aggregation",
+        "ccvr": "queries",
+        "fedproto": "personal model",
+        "mofedsam": "gradient",
+    }
     assert rows["fedavg"]["parameters"] == {}
     assert all(rows[part.name]["summary"] and rows[part.name]["paper"] for part in fedloom_parts())
 

@@ -56,6 +56,13 @@ def test_a_diverged_cell_is_below_every_number_and_a_missing_one_is_not_judged()
     assert orderings([CellOutcome(BABU, (30.0,), 100), CellOutcome(AVG)], "method") == []
 
 
+def test_a_run_that_failed_for_another_reason_says_nothing_about_the_method() -> None:
+    missing = CellOutcome(AVG, failure="data: hf:uoft-cs/cifar10 cannot be loaded")
+    assert compared(CellOutcome(BABU, (30.0,), 100), missing) is Verdict.UNKNOWN
+    both = [CellOutcome(BABU, failure="no space left"), missing]
+    assert orderings(both, "method") == [] and marks(both, "method") == {}
+
+
 def test_orders_are_counted_by_pairs_of_one_setting() -> None:
     third = replace(AVG, labels={**AVG.labels, "method": "Third"}, value=40.0)
     outcomes = [

@@ -52,8 +52,8 @@ class PeriodicAnalysis(RunCallback):
         line: dict[str, Any] = {
             "round": state.round + 1,
             "clients": [upload.client for upload in uploads],
-            "images": min(IMAGES, len(experiment.data.dataset.test_y)),
-            "images_global": min(SERVER_IMAGES, len(experiment.data.dataset.test_y)),
+            "images": min(IMAGES, len(experiment.data.tested)),
+            "images_global": min(SERVER_IMAGES, len(experiment.data.tested)),
             "factors": dict(server.factors) if server else None,
             "norms": norms(server, clients),
             "alignment": alignment(server, clients),

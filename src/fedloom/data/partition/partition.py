@@ -63,6 +63,14 @@ class Partition:
         offsets = offsets_of(np.array([len(row) for row in rows]))
         return Partition(np.concatenate(rows), offsets, self.test_index, self.test_offsets)
 
+    def with_tests(self, pool: Index) -> Partition:
+        """The same with those test samples only that are in the pool."""
+        kept = np.isin(self.test_index, pool)
+        if kept.all():
+            return self
+        offsets = np.concatenate(([0], np.cumsum(kept)))[self.test_offsets]
+        return Partition(self.train_index, self.train_offsets, self.test_index[kept], offsets)
+
     def arrays(self) -> dict[str, Index]:
         """The arrays by name, as in a file."""
         return {field.name: getattr(self, field.name) for field in fields(self)}

@@ -47,4 +47,4 @@ class Stored(Partitioner):
                 raise FedloomError(f"split {self}: client {client} holds a test sample twice")
         if not np.isin(partition.train_index, request.pool).all():
             raise FedloomError(f"split {self}: a client holds an image that is held back for validation")
-        return partition
+        return partition.with_tests(request.test_pool)

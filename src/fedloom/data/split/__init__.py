@@ -33,15 +33,17 @@ def stages(
     pool: npt.NDArray[np.integer] | None = None,
     known: Sequence[Partition] = (),
     further: Index | None = None,
+    test_pool: Index | None = None,
 ) -> tuple[ClientViews, ...]:
     """All stages of a split. They depend on the seed only, not on the method or the machine.
 
     `pool`: the training samples that clients may hold (default: all). `known`: stored partitions, one per stage, used instead
-    of new ones. `further`: training samples that every client also holds.
+    of new ones. `further`: training samples that every client also holds. `test_pool`: test samples, sorted (default: all).
     """
     parsed = parse(spec)
     if known and len(known) != len(parsed):
         raise FedloomError(f"split {shown(spec)} has {len(parsed)} stages, but {len(known)} partitions are stored")
+    tested = np.arange(len(dataset.test_y)) if test_pool is None else test_pool
     views: list[ClientViews] = []
     partitions: list[Partition] = []
     for number, stage in enumerate(parsed):
@@ -51,9 +53,9 @@ def stages(
             partitions.append(partitions[-1])
         else:
             scope = () if stage.begin == 1 else ("from", str(stage.begin))  # a later stage has draws of its own
-            made = partition_or_advise(stage.partitioner, _request(dataset, clients, seed, pool, scope))
+            made = partition_or_advise(stage.partitioner, _request(dataset, clients, seed, pool, tested, scope))
             partitions.append(made if further is None else made.with_extra(further))
-        views.append(ClientViews(stage.begin, partitions[-1], stage.shifts, dataset, seed))
+        views.append(ClientViews(stage.begin, partitions[-1], stage.shifts, dataset, seed, tested))
     return tuple(views)
 
 
@@ -89,7 +91,12 @@ def list_splits() -> list[dict[str, str]]:
 
 
 def _request(
-    dataset: Dataset, clients: int, seed: int, pool: npt.NDArray[np.integer] | None, scope: tuple[str, ...]
+    dataset: Dataset,
+    clients: int,
+    seed: int,
+    pool: npt.NDArray[np.integer] | None,
+    test_pool: Index,
+    scope: tuple[str, ...],
 ) -> Request:
     count = len(dataset.train_y)
     allowed = np.arange(count) if pool is None else _checked(pool, count)
@@ -97,7 +104,7 @@ def _request(
         raise FedloomError(
             f"clients is {clients!r}; allowed is 1 to {len(allowed)}, the number of training samples that clients can hold"
         )
-    return Request(dataset, clients, seed, allowed, np.arange(len(dataset.test_y)), scope)
+    return Request(dataset, clients, seed, allowed, test_pool, scope)
 
 
 def _checked(pool: npt.NDArray[np.integer], count: int) -> Index:

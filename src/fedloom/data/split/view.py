@@ -5,8 +5,8 @@ It is computed on first use, by any process, and cached in memory that all worke
 client and image, so it does not matter which process computes it, or if two do. It is stored as uint8 if the dataset's
 values are 0 to 255 and the shifts keep that range, else as float16.
 
-The pooled test set contains every test sample once, as its client sees it. If several clients hold an image, one of them is
-drawn; if no client holds it, any client is drawn.
+The pooled test set contains every test sample in use once, as its client sees it. If several clients hold an image, one of
+them is drawn; if no client holds it, any client is drawn.
 """
 
 from __future__ import annotations
@@ -49,7 +49,13 @@ class ClientViews:
     """What each client holds and sees in one stage of a split, which starts with round `begin`."""
 
     def __init__(
-        self, begin: int, partition: Partition, shifts: tuple[Shift, ...], dataset: Dataset, seed: int
+        self,
+        begin: int,
+        partition: Partition,
+        shifts: tuple[Shift, ...],
+        dataset: Dataset,
+        seed: int,
+        tested: Index,
     ) -> None:
         self.begin, self.partition, self.shifts, self.dataset, self.seed = begin, partition, shifts, dataset, seed
         for shift in shifts:
@@ -57,21 +63,26 @@ class ClientViews:
                 raise FedloomError(_unsuited(shift, dataset))
             shift.check(dataset, partition.clients)
         self._train = self._test = None
-        self.pooled_rows = np.arange(len(dataset.test_y))
+        self.tested = tested  # the test samples in use, sorted
+        self._row_of = np.arange(len(dataset.test_y))  # row of each test sample as the pooled test set shows it
         if shifts:
             index, client_of = partition.test_index, _client_of(partition.test_offsets)
-            self.pooled_rows, unheld, drawn = _pooled_rows(index, len(dataset.test_y), partition.clients, seed)
+            self._row_of, unheld, drawn = _pooled_rows(index, len(dataset.test_y), partition.clients, seed)
             self._train = ShiftedImages(self, "train", partition.train_index, _client_of(partition.train_offsets))
             self._test = ShiftedImages(
                 self, "test", np.concatenate([index, unheld]), np.concatenate([client_of, drawn])
             )
+
+    def of(self, partition: Partition) -> ClientViews:
+        """The same stage with other samples."""
+        return ClientViews(self.begin, partition, self.shifts, self.dataset, self.seed, self.tested)
 
     @property
     def one_view_per_sample(self) -> bool:
         """Whether each test sample looks the same in the pooled test set and to all clients that hold it."""
         if not self.shifts:
             return True
-        return bool((self.pooled_rows[self.partition.test_index] == np.arange(len(self.partition.test_index))).all())
+        return bool((self._row_of[self.partition.test_index] == np.arange(len(self.partition.test_index))).all())
 
     def train(self, client: int) -> LabeledSamples:
         """A client's training samples."""
@@ -79,6 +90,12 @@ class ClientViews:
             return _unchanged(self.dataset.train_x, self.dataset.train_y, self.partition.train(client))
         offsets = self.partition.train_offsets
         return self._train.rows(np.arange(offsets[client], offsets[client + 1]))
+
+    def rows(self, begin: int, end: int) -> LabeledSamples:
+        """Training samples begin to end in the order of the partition, each as its client sees it."""
+        if self._train is None:
+            return _unchanged(self.dataset.train_x, self.dataset.train_y, self.partition.train_index[begin:end])
+        return self._train.rows(np.arange(begin, end))
 
     def by_index(self, index: Index) -> LabeledSamples:
         """These training samples of the dataset, each as its client sees it (the first, if several hold it)."""
@@ -105,13 +122,14 @@ class ClientViews:
 
     def pooled(self, begin: int, end: int) -> LabeledSamples:
         """Images begin to end of the pooled test set, in the order of the dataset."""
+        index = self.tested[begin:end]
         if self._test is None:
-            return _unchanged(self.dataset.test_x, self.dataset.test_y, np.arange(begin, end))
-        return self._test.rows(self.pooled_rows[begin:end])
+            return _unchanged(self.dataset.test_x, self.dataset.test_y, index)
+        return self._test.rows(self._row_of[index])
 
     def clean(self, begin: int, end: int) -> LabeledSamples:
         """The same images without shifts."""
-        return _unchanged(self.dataset.test_x, self.dataset.test_y, np.arange(begin, end))
+        return _unchanged(self.dataset.test_x, self.dataset.test_y, self.tested[begin:end])
 
     def viewer(self, client: int, part: Part) -> Viewer:
         return Viewer(client, self.partition.clients, self.seed, part)

@@ -157,6 +157,7 @@ def check_sites(given: Recipe) -> None:
     for field, wanted in (
         ("validation", data.validation > 0),
         ("images", data.images is not None),
+        ("test_images", data.test_images is not None),
         ("public", data.public > 0),
         ("public_to_clients", data.public_to_clients),
     ):

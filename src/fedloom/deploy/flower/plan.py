@@ -69,7 +69,14 @@ def blank_experiment(recipe: Recipe, inputs: InputSpec | Shape, classes: int) ->
     """The experiment of a recipe without its data. A shape of three numbers alone means images."""
     sites = Sites("", "sites", InputSpec.of(inputs), tuple(map(str, range(classes))))
     one = [1] * recipe.clients
-    data = {**recipe.data.model_dump(), "public_from": None, "validation": 0.0, "images": None, "public": 0.0}
+    data = {
+        **recipe.data.model_dump(),
+        "public_from": None,
+        "validation": 0.0,
+        "images": None,
+        "public": 0.0,
+        "test_images": None,
+    }
     if recipe.data.normalize == "set":
         data["normalize"] = "none"
     dataset = sites.dataset()

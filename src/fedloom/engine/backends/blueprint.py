@@ -53,9 +53,10 @@ class Blueprint:
     def of(experiment: Experiment, rows: int) -> Blueprint:
         refuse_uncarried(experiment)
         tensors = prefixed(experiment.program.layout.tensors(experiment.program.initial), "initial")
-        for number, stage in enumerate(experiment.data.stages):
-            for name, index in vars(stage.partition).items():
-                tensors[f"partition {number}.{name}"] = torch.from_numpy(index)
+        for kind, stages in (("partition", experiment.data.stages), ("validation", experiment.data.validation_stages)):
+            for number, stage in enumerate(stages):
+                for name, index in vars(stage.partition).items():
+                    tensors[f"{kind} {number}.{name}"] = torch.from_numpy(index)
         order = {
             "kind": "build",
             "recipe": experiment.recipe.model_dump(mode="json"),
@@ -147,13 +148,8 @@ class BuiltWorker:
         if order["data"]:
             os.environ.setdefault("FEDLOOM_DATA", order["data"])  # a machine's own setting takes precedence
         tensors = load(common.tobytes())
-        stages = [scoped(tensors, f"partition {number}") for number in range(len(tensors))]
-        partitions = [
-            Partition(*(stage[field.name].numpy() for field in dataclasses.fields(Partition)))
-            for stage in stages
-            if stage
-        ]
-        experiment = prepare(recipe(_local(order)), partitions, scoped(tensors, "initial"))
+        partitions, validation = _partitions(tensors, "partition"), _partitions(tensors, "validation")
+        experiment = prepare(recipe(_local(order)), partitions, scoped(tensors, "initial"), validation=validation)
         self._replica, self._buffers = Replica(experiment), SharedBuffers(experiment, order["rows"])
         self._version = ""
         return {"built": built(experiment), "host": socket.gethostname(), "data": os.environ.get("FEDLOOM_DATA")}
@@ -173,6 +169,12 @@ class BuiltWorker:
         buffers.write(task.reads(worker), values)
         report = task.perform(replica, buffers, worker)
         return report, buffers.read(task.writes(worker))
+
+
+def _partitions(tensors: Mapping[str, torch.Tensor], kind: str) -> list[Partition]:
+    stages = [scoped(tensors, f"{kind} {number}") for number in range(len(tensors))]
+    names = [field.name for field in dataclasses.fields(Partition)]
+    return [Partition(*(stage[name].numpy() for name in names)) for stage in stages if stage]
 
 
 def _local(order: Mapping[str, Any]) -> dict[str, Any]:

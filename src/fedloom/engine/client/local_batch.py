@@ -8,12 +8,17 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from fedloom.errors import FedloomError
+
 TeacherKey = tuple[str, str]  # the part that keeps the teacher ("" for the global model), and the teacher's name
 
 
 class BodyAndHead(Protocol):
     """A net, or a net that is called with other weights than its own."""
 
+    @property
+    def staged(self) -> bool: ...
+    def staged_features(self, x: Tensor) -> tuple[Tensor, list[Tensor]]: ...
     def features(self, x: Tensor) -> Tensor: ...
     def head(self, features: Tensor) -> Tensor: ...
     def get_submodule(self, target: str) -> Callable[[Tensor], Tensor]: ...
@@ -45,13 +50,24 @@ class LocalBatch:
         self._model = model
         self._features: Tensor | None = None
         self._logits: Tensor | None = None
+        self._stages: list[Tensor] = []
 
     @property
     def features(self) -> Tensor:
         if self._features is None:
             with torch.set_grad_enabled(self.learning):
-                self._features = self._model.features(self.x)
+                if self._model.staged:
+                    self._features, self._stages = self._model.staged_features(self.x)
+                else:
+                    self._features = self._model.features(self.x)
         return self._features
+
+    @property
+    def stages(self) -> list[Tensor]:
+        if not self._model.staged:
+            raise FedloomError("method: a part that reads batch.stages has to say so by `uses_stages`")
+        assert self.features is not None  # computes them
+        return self._stages
 
     @property
     def logits(self) -> Tensor:

@@ -115,6 +115,6 @@ class Samples:
 
 
 def held_back(experiment: Experiment) -> LabeledSamples:
-    """The images held back for validation. No client holds them, so no shift applies to them."""
+    """The images held back for validation, as they are in the data set."""
     dataset, index = experiment.data.dataset, experiment.data.validation
     return LabeledSamples(dataset.train_x, index, dataset.train_y[index])

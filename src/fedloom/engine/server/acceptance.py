@@ -11,9 +11,10 @@ from fedloom.engine.server.aggregation import Upload, flaw
 from fedloom.engine.server.bounds import absurd_uploads
 from fedloom.engine.store.state import State
 from fedloom.engine.tasks import Report
-from fedloom.errors import TooFew
+from fedloom.errors import AllDiverged, TooFew
 
 MOST_NAMED = 5  # number of lost clients that an error names
+WORKER_DIED = "its worker died every time"
 DIVERGED = ("is not finite", "too large to compute with")
 
 
@@ -33,7 +34,7 @@ class Acceptance:
     def one(self, client: int, row: int, report: Report | None, expected: StepRange) -> Upload | None:
         """Check one upload by itself: names, types, shapes, finiteness, and the number of steps."""
         if report is None or "lost" in report:
-            self.lost[client] = report["lost"] if report else "its worker died every time"
+            self.lost[client] = report["lost"] if report else WORKER_DIED
             return None
         views, messages = self.buffers.views(row), self.experiment.program.messages
         steps = int(report.get("steps", expected.least))  # a secure sum hides them
@@ -66,7 +67,7 @@ class Acceptance:
                 f"deploy.min_cohort is {least} ({reasons})"
             )
         diverged = all(reason.endswith(DIVERGED) for reason in self.lost.values())
-        raise TooFew(
+        raise (AllDiverged if diverged else TooFew)(
             f"round {number}: all {len(cohort)} uploads are lost, so there is nothing to aggregate ({reasons}); "
             + ("training has diverged: lower lr or clip gradients" if diverged else "the run can be resumed")
         )

@@ -13,7 +13,9 @@ from fedloom.engine.timing import RoundClock
 from fedloom.errors import FedloomError
 from fedloom.methods.api.part import Method
 
-METRIC_PREFIXES = ("test", "clean_test", "validation", "domain", "class", "client", "personal")  # test_accuracy ...
+METRIC_PREFIXES = (
+    *("test", "clean_test", "validation", "domain", "class", "client", "personal", "personal_validation"),
+)  # test_accuracy ...
 SECONDS = ("seconds", "phase_seconds", "evaluation_seconds")
 LOST = ("lost", "lost_clients")
 OF_EVALUATION = ("undefined", "site_means")

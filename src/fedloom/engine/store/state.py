@@ -11,7 +11,7 @@ from torch import Tensor
 from fedloom.engine.experiment import Experiment
 from fedloom.engine.magnitude import too_large
 from fedloom.engine.tensor_layout import prefixed, scoped
-from fedloom.errors import FedloomError
+from fedloom.errors import Diverged
 from fedloom.methods.api.context import Slots
 
 
@@ -79,7 +79,7 @@ class State:
     def check(self, step: str) -> None:
         """Refuse a state that the next round could not compute with. `step`: what changed it last."""
         if reason := self.flaw():
-            raise FedloomError(f"{reason} after {step} in round {self.round + 1}; lower lr or clip gradients")
+            raise Diverged(f"{reason} after {step} in round {self.round + 1}; lower lr or clip gradients")
 
     @contextmanager
     def restored_on_error(self, wanted: bool = True) -> Iterator[None]:

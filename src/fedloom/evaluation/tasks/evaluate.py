@@ -41,7 +41,9 @@ class Evaluate(Task):
     def perform(self, replica: Replica, buffers: SharedBuffers, worker: int) -> Report:
         replica.receive(buffers.down, None)
         if self.which == "validation":
-            labeled = held_back(replica.experiment)[self.begin : self.end]
+            own = replica.experiment.data.validation_at(self.round)
+            held = held_back(replica.experiment) if own is None else own.rows(self.begin, self.end)
+            labeled = held[self.begin : self.end] if own is None else held
         else:
             stage = replica.experiment.data.at(self.round)
             labeled = (stage.pooled if self.which == "test" else stage.clean)(self.begin, self.end)

@@ -116,7 +116,7 @@ def own_model(replica: Replica, client: int, views: MessageViews, round: int = 0
 def unseen_classes(client: Client, most: int) -> LabeledSamples:
     """At most this many pooled test samples of the classes that the client has no training sample of."""
     experiment = client.replica.experiment
-    pooled = client.data.stage.pooled(0, len(experiment.data.dataset.test_y) if most else 0)
+    pooled = client.data.stage.pooled(0, len(experiment.data.tested) if most else 0)
     absent = client.own.counts.cpu() == 0
     places = torch.nonzero(absent[pooled.y]).flatten()
     if len(places) > most:

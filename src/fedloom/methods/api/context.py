@@ -193,6 +193,8 @@ class Batch(Protocol):
     @property
     def logits(self) -> Tensor: ...  # (B, C)
     @property
+    def stages(self) -> Sequence[Tensor]: ...  # (B, channels) of every stage of the body; for parts with `uses_stages`
+    @property
     def index(self) -> Tensor: ...  # (B,) positions of these samples in the data
 
     def head(self, features: Tensor) -> Tensor:

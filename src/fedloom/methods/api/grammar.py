@@ -5,9 +5,11 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 from fedloom.errors import LINE, FedloomError, brief, shown
+from fedloom.methods.api.groups import group_of
 from fedloom.methods.api.part import Method, Part
 from fedloom.methods.api.registry import ALIASES, PARTS
 from fedloom.values import Unreadable, parse
@@ -85,17 +87,18 @@ def _split(text: str, at: str) -> list[str]:
 
 
 def list_methods() -> list[dict[str, Any]]:
-    """Every part and alias by name: the sum it stands for, summary, paper, hyper-parameters with defaults."""
+    """Every part and alias by name: its group, the sum it stands for, summary, paper, hyper-parameters with defaults."""
     rows: list[dict[str, Any]] = []
     for name, part in PARTS.items():
         defaults = {key: field.default for key, field in part.hyperparameters().items()}
-        row = {"name": name, "title": name, "sum": name, "summary": summary_of(part), "paper": part.paper}
-        rows.append({**row, "parameters": defaults})
+        row = {"name": name, "title": name, "group": group_of(part), "sum": name, "summary": summary_of(part)}
+        rows.append({**row, "paper": part.paper, "parameters": defaults})
     for item in ALIASES.values():
         parts = method(item.sum).parts if item.sum else ()
         title = f"{item.name} = {item.sum}" if item.sum else item.name
         summary = item.summary or summary_of(type(parts[0]))
-        row = {"name": item.name, "title": title, "sum": item.sum, "summary": summary}
+        groups = list(dict.fromkeys(group_of(type(part)) for part in parts))
+        row = {"name": item.name, "title": title, "group": ", ".join(groups), "sum": item.sum, "summary": summary}
         row["paper"] = item.paper or (parts[0].paper if parts else "")
         rows.append({**row, "parameters": {key: value for part in parts for key, value in part.values().items()}})
     return sorted(rows, key=lambda row: str(row["name"]))
@@ -104,3 +107,46 @@ def list_methods() -> list[dict[str, Any]]:
 def summary_of(part: type[Part]) -> str:
     """The first line of the class's docstring."""
     return (part.__doc__ or "").strip().split("\n")[0]
+
+
+@dataclass(frozen=True)
+class OpenMethod:
+    """A sum in which some hyper-parameters are left open: `dr + fd(beta=?)`. Names are pairs of part and hyper-parameter."""
+
+    method: Method  # open values have their defaults
+    open: tuple[tuple[str, str], ...]
+    given: tuple[tuple[str, str], ...]  # those that the text sets
+
+
+def open_method(text: str) -> OpenMethod:
+    """Read a sum whose values may be `?`."""
+    pieces = [_open_term(term) for term in _split(text, "+")]
+    closed = method(" + ".join(term for term, _, _ in pieces))
+    return OpenMethod(closed, tuple(p for _, o, _ in pieces for p in o), tuple(p for _, _, g in pieces for p in g))
+
+
+Names = list[tuple[str, str]]
+
+
+def _open_term(term: str) -> tuple[str, Names, Names]:
+    """A term without its open values; those; and the values that it sets."""
+    matched = _TERM.match(term)
+    if not matched or not (matched.group(2) or "").strip():
+        return term, [], []
+    items = [item.partition("=") for item in _split(matched.group(2), ",")]
+    asked = [key.strip() for key, _, value in items if value.strip() == "?"]
+    rest = [f"{key}={value}" for key, equals, value in items if value.strip() != "?" and equals]
+    rest += [key for key, equals, _ in items if not equals]
+    name = matched.group(1).lower()
+    closed = f"{name}({','.join(rest)})" if rest else name
+    parts = method(closed).parts
+    for key in asked:
+        if not any(key in part.hyperparameters() for part in parts):
+            known = ", ".join(k for part in parts for k in part.hyperparameters()) or "none"
+            raise FedloomError(f"method: {name} has no {shown(key)}; its hyper-parameters are: {known}")
+    set_here = [key.strip() for key, equals, value in items if equals and value.strip() != "?"]
+
+    def named(keys: list[str]) -> Names:
+        return [(part.name, key) for key in keys for part in parts if key in part.hyperparameters()]
+
+    return closed, named(asked), named(set_here)

@@ -42,6 +42,7 @@ from fedloom.methods.api.context import (
 from fedloom.methods.api.hooks import HOOKS, does
 from fedloom.methods.api.hyperparameters import explain, spell
 from fedloom.methods.api.registry import register
+from fedloom.methods.api.search import Range, RateScale
 from fedloom.nets import Net
 from fedloom.weights import Regions
 
@@ -65,6 +66,8 @@ class Part(BaseModel):
     paper: ClassVar[str] = ""
     # Pieces of the net that `build` replaces ("head", "norm"); only one part of a sum may replace a piece.
     replaces: ClassVar[frozenset[str]] = frozenset()
+    # True: the part reads `batch.stages`, which are otherwise not kept.
+    uses_stages: ClassVar[bool] = False
     # True: `build` is called after that of all other parts, wherever this part stands in the sum.
     builds_last: ClassVar[bool] = False
     # Hyper-parameters that select another published method rather than tune this one.
@@ -83,6 +86,10 @@ class Part(BaseModel):
     plain_sgd: ClassVar[str] = ""
     # True: `aggregate` limits the effect of any one upload, so outliers are not dropped before it.
     bounds: ClassVar[bool] = False
+    # Where `fedloom tune` searches hyper-parameters unless it is given ranges: by name, each with its source.
+    search_ranges: ClassVar[Mapping[str, Range]] = {}
+    # How many times the rate of plain cross-entropy suits this part under SGD, with the source. None: the same rate.
+    rate_scale: ClassVar[RateScale | None] = None
     # True: `aggregate` is called even if no upload of the round was accepted.
     always: ClassVar[bool] = False
     # Names of client state that `before_training` writes. A query of another part that trains leaves it as it is, where other
@@ -253,6 +260,8 @@ class Part(BaseModel):
                 f"the hyper-parameter {taken[0]!r} of {cls.__name__} has the name of a hook; call the field something else "
                 f"and let recipes write it so by Field(alias={taken[0]!r})"
             )
+        if unknown := [name for name in cls.search_ranges if name not in cls.hyperparameters()]:
+            raise FedloomError(f"search_ranges of {cls.__name__}: it has no hyper-parameter {unknown[0]!r}")
         if "name" not in cls.__dict__:
             cls.name = cls.__name__.lower()
         register(cls)

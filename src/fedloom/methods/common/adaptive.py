@@ -12,7 +12,8 @@ length of D: with the defaults of fedadam and fedyogi, lr. So tau decides how fa
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, ClassVar
 
 import torch
 from pydantic import Field
@@ -21,12 +22,17 @@ from torch import Tensor
 from fedloom.methods.api.context import ServerContext, TaskInfo, Tensors
 from fedloom.methods.api.hyperparameters import Positive
 from fedloom.methods.api.part import Part
+from fedloom.methods.api.search import Range, Span
 
 Decay = Annotated[float, Field(ge=0, lt=1)]
 
 
 class AdaptiveServer(Part, abstract=True):
     sums = "shares"
+    search_ranges: ClassVar[Mapping[str, Range]] = {
+        "lr": Span(0.001, 1.0, log=True, source="Reddi et al. 2021 try powers of ten from 0.001 to 10"),
+        "tau": Span(1e-5, 0.1, log=True, source="Reddi et al. 2021 try powers of ten from 0.00001 to 0.1"),
+    }
     lr: Positive
     beta1: Decay
     tau: Positive

@@ -8,6 +8,7 @@ from typing import Literal
 from torch import Tensor, nn
 
 from fedloom.errors import FedloomError
+from fedloom.nets.stages import stage
 
 Norm = Literal["batch", "group"]
 Stem = Literal[3, 7]
@@ -23,9 +24,10 @@ class Residual(nn.Module):
         self.shortcut: nn.Module = nn.Identity()
         if stride != 1 or inputs != out:
             self.shortcut = nn.Sequential(nn.Conv2d(inputs, out, 1, stride, bias=False), norm(out))
+        self.total = nn.Identity()  # marks what enters the ReLU, where a stage ends
 
     def forward(self, x: Tensor) -> Tensor:  # (B, inputs, H, W) -> (B, out, H / stride, W / stride)
-        total: Tensor = self.main(x) + self.shortcut(x)
+        total: Tensor = self.total(self.main(x) + self.shortcut(x))
         return total.relu_()
 
 
@@ -44,10 +46,10 @@ def normalizer(norm: Norm, groups: int) -> MakeNorm:
 def stem_layers(channels: int, stem: Stem, norm: MakeNorm) -> list[nn.Module]:
     """Three modules, so that blocks have the same names behind either: 3x3 for small images; 7x7 and pooling for 224x224."""
     if stem == 3:
-        return [nn.Conv2d(channels, 64, 3, padding=1, bias=False), norm(64), nn.ReLU(inplace=True)]
+        return [nn.Conv2d(channels, 64, 3, padding=1, bias=False), norm(64), stage(nn.ReLU(inplace=True))]
     conv = nn.Conv2d(channels, 64, 7, 2, padding=3, bias=False)
     # max-pooling and ReLU commute, and ReLU is four times cheaper after it
-    return [conv, norm(64), nn.Sequential(nn.MaxPool2d(3, 2, padding=1), nn.ReLU(inplace=True))]
+    return [conv, norm(64), nn.Sequential(nn.MaxPool2d(3, 2, padding=1), stage(nn.ReLU(inplace=True)))]
 
 
 def stages(block: Block, depths: Sequence[int], expansion: int, norm: MakeNorm) -> list[nn.Module]:
@@ -57,6 +59,9 @@ def stages(block: Block, depths: Sequence[int], expansion: int, norm: MakeNorm) 
     for number, depth in enumerate(depths):
         width = 64 << number
         for place in range(depth):
-            blocks.append(block(inputs, width, 2 if number and not place else 1, norm))
+            made = block(inputs, width, 2 if number and not place else 1, norm)
+            if place == depth - 1:
+                stage(made.total)
+            blocks.append(made)
             inputs = width * expansion
     return blocks

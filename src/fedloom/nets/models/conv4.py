@@ -10,6 +10,7 @@ from torch import nn
 
 from fedloom.data.spec import Shape
 from fedloom.nets.registry import BodyHead, model
+from fedloom.nets.stages import stage
 
 
 @model("conv4", "four 3x3 convolutions of 64, batch-normalized", origin="FedBABU (4convNet)", smallest=16)
@@ -18,5 +19,10 @@ def conv4(shape: Shape, classes: int) -> BodyHead:
     layers: list[nn.Module] = []
     for inputs in (channels, 64, 64, 64):
         # max-pooling and ReLU commute, and ReLU is four times cheaper after it
-        layers += [nn.Conv2d(inputs, 64, 3, padding=1), nn.BatchNorm2d(64), nn.MaxPool2d(2), nn.ReLU(inplace=True)]
+        layers += [
+            nn.Conv2d(inputs, 64, 3, padding=1),
+            nn.BatchNorm2d(64),
+            nn.MaxPool2d(2),
+            stage(nn.ReLU(inplace=True)),
+        ]
     return nn.Sequential(*layers, nn.Flatten()), nn.Linear(64 * (height // 16) * (width // 16), classes)

@@ -15,6 +15,7 @@ from torch import nn
 from fedloom.data.spec import Shape
 from fedloom.nets.parameters import Rate
 from fedloom.nets.registry import BodyHead, model
+from fedloom.nets.stages import stage
 
 _WIDTHS = ((64,), (128,), (256, 256), (512, 512), (512, 512))  # a tuple a stage; each stage ends with pooling
 
@@ -25,16 +26,16 @@ _WIDTHS = ((64,), (128,), (256, 256), (512, 512), (512, 512))  # a tuple a stage
 def vgg11(shape: Shape, classes: int, dropout: Rate = 0.0) -> BodyHead:
     layers: list[nn.Module] = []
     width = shape[0]
-    for stage in _WIDTHS:
-        for out in stage:
+    for widths in _WIDTHS:
+        for out in widths:
             layers += [_conv(width, out), nn.ReLU(inplace=True)]
             width = out
         # max-pooling and ReLU commute, and ReLU is four times cheaper after it
-        layers.insert(-1, nn.MaxPool2d(2))
+        layers[-1:] = [nn.MaxPool2d(2), stage(layers[-1])]
     layers += [nn.AdaptiveAvgPool2d(1), nn.Flatten()]  # (B, 512)
     for _ in range(2):
         layers += [nn.Dropout(dropout)] if dropout else []
-        layers += [nn.Linear(512, 512), nn.ReLU(inplace=True)]
+        layers += [nn.Linear(512, 512), stage(nn.ReLU(inplace=True))]
     return nn.Sequential(*layers), nn.Linear(512, classes)
 
 

@@ -14,12 +14,14 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from fedloom.errors import FedloomError, brief, one_line
+from fedloom.report.page.bold import mark_bold
 from fedloom.report.page.comparable import label, our_values
 from fedloom.report.page.gather import RunFiles, find_runs
 from fedloom.report.page.measured import analysis_sections, number
 from fedloom.report.page.published import matching, notes
 from fedloom.report.page.reproduced import reproduced
 from fedloom.report.page.series import Series, group, recipe_table
+from fedloom.report.page.tuned import tunings
 from fedloom.version import __version__
 
 JsonObject: TypeAlias = dict[str, Any]
@@ -35,22 +37,26 @@ WORST = 5  # clients that are listed
 
 def content(paths: Sequence[str | Path], title: str = "", required: bool = True) -> dict[str, Any]:
     runs, problems = readable(find_runs(paths, required))
-    if required and not runs:
+    tuned = tunings(paths, problems)
+    if required and not runs and not tuned:
         raise FedloomError(f"report: {problems[0]['path']} cannot be shown: {problems[0]['reason']}")
     series = group([run for run, _, _ in runs])
     objects = {run.path: (numbers, analysis) for run, numbers, analysis in runs}
-    published = _published(series)
+    published, metrics = _published(series), _metrics([run for run, _, _ in runs])
+    shown = [_series(item, objects) for item in series]
     return {
         "title": title or "fedloom report",
         "version": __version__,
         "problems": problems,
-        "metrics": _metrics([run for run, _, _ in runs]),
-        "series": [_series(item, objects) for item in series],
+        "metrics": metrics,
+        "bold": mark_bold(shown, metrics),
+        "series": shown,
         "recipe": recipe_table(series),
         "splits": _splits(series),
         "published": published,
         "protocols": notes(row["paper"] for row in published),
         "reproduced": reproduced(paths),
+        "tunings": tuned,
     }
 
 

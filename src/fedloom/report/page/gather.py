@@ -19,6 +19,7 @@ from fedloom.io.archives import read_arrays
 from fedloom.io.files import read_lines
 from fedloom.recipe import NO_EFFECT_FIELDS, read_recipe
 from fedloom.runs.folder import RunFolder
+from fedloom.runs.tune.record import ASKED
 
 
 @dataclass(frozen=True)
@@ -138,7 +139,7 @@ def find_runs(paths: Iterable[str | Path], required: bool = True) -> list[RunFil
                 continue  # deleted after the page was opened
             raise FedloomError(f"report: there is no folder {path}")
         inside = [path] if (path / "recipe.yaml").is_file() else _below(path)
-        if required and not inside:
+        if required and not inside and not tuning_folders([path]):
             raise FedloomError(f"report: {path} holds no run: neither it nor a folder below has a recipe.yaml")
         for folder in inside:
             runs.setdefault(folder.resolve(), RunFiles(folder))
@@ -147,7 +148,19 @@ def find_runs(paths: Iterable[str | Path], required: bool = True) -> list[RunFil
 
 def _below(path: Path) -> list[Path]:
     every = sorted(file.parent for file in path.rglob("recipe.yaml"))
-    return [folder for folder in every if not any(n.startswith(".") for n in folder.relative_to(path).parts)]
+    tuned = tuning_folders([path])  # their trials are shown together, not as runs
+    return [
+        folder
+        for folder in every
+        if not any(n.startswith(".") for n in folder.relative_to(path).parts)
+        and not any(other in folder.parents for other in tuned)
+    ]
+
+
+def tuning_folders(paths: Iterable[str | Path]) -> list[Path]:
+    """The tunings in these folders or below them, each once."""
+    asked = (file for path in paths if Path(path).is_dir() for file in sorted(Path(path).rglob(ASKED)))
+    return list({file.resolve(): file.parent for file in asked if file.is_file()}.values())
 
 
 def read_json(path: Path) -> dict[str, Any]:

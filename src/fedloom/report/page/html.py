@@ -14,7 +14,7 @@ from fedloom.errors import FedloomError
 from fedloom.io.files import write
 from fedloom.report.page.content import content
 
-SCRIPTS = ("core.js", "tables.js", "curves.js", "maps.js", "start.js")
+SCRIPTS = ("core.js", "tables.js", "curves.js", "maps.js", "tuning.js", "start.js")
 
 
 def report(paths: str | Path | Sequence[str | Path], out: str | Path = "report.html", title: str = "") -> Path:

@@ -9,6 +9,7 @@ from typing import Any
 
 from fedloom.recipe import NO_EFFECT_FIELDS
 from fedloom.report.page.gather import RunFiles
+from fedloom.runs.labels import stored_label
 
 
 @dataclass(frozen=True)
@@ -33,10 +34,10 @@ def group(runs: Sequence[RunFiles]) -> list[Series]:
 
 
 def _labels(members: Sequence[Sequence[RunFiles]]) -> list[str]:
-    """The method, and as few other fields as make all labels different."""
+    """The method or its display name, and as few other fields as make all labels different."""
     left = [field for field in differences(members) if field != "method"]
-    words: list[list[str]] = [[group_runs[0].method] for group_runs in members]
-    if len({group_runs[0].method for group_runs in members}) == 1 and left:
+    words: list[list[str]] = [[stored_label(runs[0].path) or runs[0].method] for runs in members]
+    if len({parts[0] for parts in words}) == 1 and left:
         words = [[] for _ in members]
     while left and len({tuple(parts) for parts in words}) < len(members):
         added = {f: [*zip(map(tuple, words), (_text(m[0].fields.get(f)) for m in members), strict=True)] for f in left}

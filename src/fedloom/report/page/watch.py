@@ -17,7 +17,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from fedloom.errors import FedloomError
 from fedloom.report.page.content import content
-from fedloom.report.page.gather import find_runs
+from fedloom.report.page.gather import find_runs, tuning_folders
 from fedloom.report.page.html import page, plotly
 
 HOST = "127.0.0.1"
@@ -30,6 +30,7 @@ WATCHED = (
     "analysis/*",
     "personal/*.json",
 )
+TUNING = ("tune.json", "trials.jsonl", "tuned.json")
 
 
 class PageData:
@@ -43,9 +44,13 @@ class PageData:
     def mark(self) -> str:
         """A digest of the files' times and sizes."""
         digest = hashlib.sha256()
-        for run in find_runs(self.paths, required=False):
-            for pattern in WATCHED:
-                for file in sorted(run.path.glob(pattern)):
+        folders: list[tuple[Path, tuple[str, ...]]] = [
+            (run.path, WATCHED) for run in find_runs(self.paths, required=False)
+        ]
+        folders += [(folder, TUNING) for folder in tuning_folders(self.paths)]
+        for folder, patterns in folders:
+            for pattern in patterns:
+                for file in sorted(folder.glob(pattern)):
                     try:
                         status = file.stat()
                     except OSError:

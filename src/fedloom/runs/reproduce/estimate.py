@@ -64,7 +64,12 @@ def tuning_seconds(job: Job) -> float:
 
 
 def sizes_of(job: Job) -> Sizes:
-    """Of the data set at hand, else those that the protocol states."""
+    """Of the data set at hand, else those that the protocol states; the training samples are those that the recipe uses."""
+    sizes, used = _whole_sizes(job), job.cell.recipe.data.images
+    return sizes if used is None else sizes.model_copy(update={"train": min(sizes.train, used)})
+
+
+def _whole_sizes(job: Job) -> Sizes:
     recipe, stated = job.cell.recipe, protocols()[job.protocol]
     ours = stated.recipe.get("data.name") == recipe.data.name
     elsewhere = is_place(recipe.data.name) and availability(recipe.data.name) is not Availability.HERE  # not downloaded

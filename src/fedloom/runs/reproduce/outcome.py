@@ -16,6 +16,7 @@ from enum import Enum
 from fedloom.papers import PublishedCell
 
 PERSONAL = ("own", "tuned")
+DIVERGED = "diverged"  # how the failure of a diverged run begins
 ERRORS = 2.0  # standard errors that a difference of two single runs must exceed
 
 
@@ -52,6 +53,10 @@ class CellOutcome:
         if self.stated_deviation is not None:
             return self.stated_deviation
         return statistics.stdev(self.values) if len(self.values) > 1 else None
+
+    @property
+    def diverged(self) -> bool:
+        return self.failure.startswith(DIVERGED)
 
     @property
     def difference(self) -> float | None:
@@ -95,7 +100,8 @@ def compared(one: CellOutcome, other: CellOutcome, published: float | None = Non
 
 
 def _ranked(outcome: CellOutcome) -> float | None:
-    return -math.inf if outcome.failure and outcome.mean is None else outcome.mean
+    """None for a run that failed for another reason than divergence: it says nothing about the method."""
+    return -math.inf if outcome.diverged and outcome.mean is None else outcome.mean
 
 
 def _gap(one: float | None, other: float | None) -> float | None:
@@ -147,7 +153,7 @@ def orderings(outcomes: Sequence[CellOutcome], axis: str | None) -> list[Orderin
     for key, members in groups(outcomes, axis).items():
         ran = [item for item in members if _ranked(item) is not None and item.cell.value is not None]
         verdicts = [compared(a, b) for i, a in enumerate(ran) for b in ran[i + 1 :]]
-        if not verdicts:
+        if all(verdict is Verdict.UNKNOWN for verdict in verdicts):
             continue
         label = str(_axis(ran[0].cell.labels, axis))
         made.append(
@@ -173,10 +179,8 @@ def marks(outcomes: Sequence[CellOutcome], axis: str | None) -> dict[str, Verdic
         best, *others = sorted(ran, key=lambda item: -(item.cell.value or 0.0))
         verdicts = {item.cell.id: compared(best, item) for item in others}
         made |= verdicts
-        if all(verdict is Verdict.HOLDS for verdict in verdicts.values()):
-            made[best.cell.id] = Verdict.HOLDS
-        elif Verdict.REVERSED in verdicts.values():
-            made[best.cell.id] = Verdict.REVERSED
-        else:
-            made[best.cell.id] = Verdict.NOISE
+        known = {verdict for verdict in verdicts.values() if verdict is not Verdict.UNKNOWN}
+        if known:
+            worst_first = (Verdict.REVERSED, Verdict.NOISE, Verdict.HOLDS)
+            made[best.cell.id] = next(verdict for verdict in worst_first if verdict in known)
     return made

@@ -120,14 +120,19 @@ class FunctionalNet:
             for home in (module._parameters, module._buffers):
                 self._places += [(home, leaf, order[id(t)]) for leaf, t in home.items() if id(t) in order]
 
-    def __call__(self, tensors: Sequence[Tensor], part: str, value: Tensor) -> Tensor:
-        """`part`: features, or the name of a module."""
+    @property
+    def staged(self) -> bool:
+        return self._net.staged
+
+    def __call__(self, tensors: Sequence[Tensor], part: str, value: Tensor) -> Any:
+        """`part`: features, stages, or the name of a module."""
         own = [home[leaf] for home, leaf, _ in self._places]
         try:
             for home, leaf, i in self._places:
                 home[leaf] = tensors[i]
-            output: Tensor = self._net.features(value) if part == "features" else self._net.get_submodule(part)(value)
-            return output
+            if part == "stages":
+                return self._net.staged_features(value)
+            return self._net.features(value) if part == "features" else self._net.get_submodule(part)(value)
         finally:
             for (home, leaf, _), tensor in zip(self._places, own, strict=True):
                 home[leaf] = tensor
@@ -139,11 +144,21 @@ class FunctionalModel:
     def __init__(self, net: FunctionalNet, tensors: Sequence[Tensor]) -> None:
         self._net, self._tensors = net, tensors
 
+    @property
+    def staged(self) -> bool:
+        return self._net.staged
+
+    def staged_features(self, x: Tensor) -> tuple[Tensor, list[Tensor]]:
+        staged: tuple[Tensor, list[Tensor]] = self._net(self._tensors, "stages", x)
+        return staged
+
     def features(self, x: Tensor) -> Tensor:
-        return self._net(self._tensors, "features", x)
+        features: Tensor = self._net(self._tensors, "features", x)
+        return features
 
     def head(self, features: Tensor) -> Tensor:
-        return self._net(self._tensors, "head", features)
+        logits: Tensor = self._net(self._tensors, "head", features)
+        return logits
 
     def get_submodule(self, target: str) -> Callable[[Tensor], Tensor]:
         return lambda value: self._net(self._tensors, target, value)

@@ -1,5 +1,5 @@
 // Layout of the page, redrawing of one section or all, updates of a running experiment.
-const ORDER = ["overview", "results", "reproduced", "published", "curves", "split", "clients", "byclass", "factors", "norms", "inside", "selectors", "embedding", "cost"];
+const ORDER = ["overview", "tuning", "results", "reproduced", "published", "curves", "split", "clients", "byclass", "factors", "norms", "inside", "selectors", "embedding", "cost"];
 
 function legend() {
   const root = document.getElementById("legend");
@@ -40,13 +40,14 @@ function render() { // one after the other, so that the first sections appear at
     document.body.dataset.ready = "no";
     legend();
     problems();
-    if (!DATA.series.length) {
+    const tuned = (DATA.tunings || []).length > 0;
+    if (!DATA.series.length && !tuned) {
       document.getElementById("main").replaceChildren(el("p", { class: "hint" }, "There is no run in this folder yet; it appears here once it starts."));
       document.body.dataset.ready = "yes";
       return;
     }
     document.querySelectorAll("#main > .hint").forEach(h => h.remove());
-    const parts = ORDER.map(id => SECTIONS.find(s => s.id === id)).filter(Boolean);
+    const parts = ORDER.map(id => SECTIONS.find(s => s.id === id)).filter(s => s && (s.id === "tuning" ? tuned : DATA.series.length)); // a tuning alone is shown alone
     document.getElementById("nav").replaceChildren(...parts.filter(p => p.has()).map(p => el("a", { href: `#${p.id}` }, p.title)));
     for (const part of parts) {
       await renderSection(part);

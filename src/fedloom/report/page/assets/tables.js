@@ -17,11 +17,6 @@ const last = (run, name) => { // the newest known value of a curve: that of the 
 };
 const total = (run, name) => run.curves[name].length ? run.curves[name].at(-1) : null;
 const perRound = (run, name) => run.done ? total(run, name) / run.done : null;
-const tuningKind = t => `tuned ${t.part}, ${t.epochs} ep.${t.loss && t.loss !== "method" ? `, ${t.loss} loss` : ""}`;
-function tuningKey(t) { // methods are tuned at rates of their own; only several rates in one run are columns of their own
-  const many = DATA.series.some(s => s.runs.some(r => (r.tuned || []).filter(o => tuningKind(o) === tuningKind(t)).length > 1));
-  return many ? `${tuningKind(t)}, lr=${t.lr}` : tuningKind(t);
-}
 function summaryValue(run, name, m = metric()) {
   const s = run.summary, of = kind => s[`${kind}_${m.name}`];
   if (name === "global") return known(of("test")) ? of("test") : last(run, `test_${m.name}`);
@@ -31,7 +26,7 @@ function summaryValue(run, name, m = metric()) {
   if (name === "clean") return of("clean_test");
   if (name === "validated") return s.best_by_validation ? s.best_by_validation[`test_${m.name}`] : undefined;
   if (name.startsWith("tuned ")) {
-    const tuning = (run.tuned || []).find(t => tuningKey(t) === name);
+    const tuning = (run.tuned || []).find(t => t.column === name);
     return tuning?.[`personal_${m.name}`]?.mean;
   }
   if (name.startsWith("domain ")) return (of("domain") || {})[name.slice(7)];
@@ -69,7 +64,7 @@ section("results", "Results", {
   draw(root) {
     const runs = DATA.series.flatMap(s => s.runs), m = metric();
     if (DATA.metrics.length > 1) root.append(switches(metricSwitch()));
-    const tuned = [...new Set(runs.flatMap(r => (r.tuned || []).map(tuningKey)))].sort();
+    const tuned = [...new Set(runs.flatMap(r => (r.tuned || []).map(t => t.column)))].sort();
     const domains = [...new Set(runs.flatMap(r => Object.keys(r.summary[`domain_${m.name}`] || {})))];
     const columns = [
       ["global", "global", "the global model on the pooled test set, after the last round"],
@@ -82,8 +77,7 @@ section("results", "Results", {
       ...domains.map(d => [`domain ${d}`, d, `the global model on the test images of ${d}`]),
     ].filter(([name]) => runs.some(r => known(summaryValue(r, name))));
     const values = (s, name) => s.runs.map(r => summaryValue(r, name)).filter(known);
-    const best = Object.fromEntries(columns.map(([name]) =>
-      [name, bestOf(m, DATA.series.map(s => values(s, name)).filter(v => v.length).map(v => +mean(v).toFixed(4)))]));
+    const bold = (DATA.bold.of[m.name] || {});
     const lost = runs.some(r => (r.summary.lost || 0) > 0);
     const privacy = runs.some(r => known(r.summary.epsilon));
     const rows = DATA.series.map((s, i) => ({ cells: [
@@ -93,7 +87,7 @@ section("results", "Results", {
         const found = values(s, name);
         const untrained = ["global", "clients"].includes(name) && s.runs.some(r => r.summary.shared === 0 && r.summary.personal > 0);
         const lacking = ["clients", "own"].includes(name) ? s.runs.reduce((a, r) => a + undefinedClients(r, name), 0) : 0;
-        return { text: spread(found, showOf(m)), note: [untrained ? "initial model" : "", lacking ? `${lacking} undefined` : ""].filter(Boolean).join(", "), value: found.length ? mean(found) : undefined, best: DATA.series.length > 1 && found.length > 0 && +mean(found).toFixed(4) === best[name] };
+        return { text: spread(found, showOf(m)), note: [untrained ? "initial model" : "", lacking ? `${lacking} undefined` : ""].filter(Boolean).join(", "), value: found.length ? mean(found) : undefined, best: (bold[name] || []).includes(i) };
       }),
       spread(s.runs.map(r => perRound(r, "seconds")), v => fixed(v, v < 1 ? 3 : 2)),
       spread(s.runs.map(r => perRound(r, "bytes")).slice(0, 1), v => fixed(v / 1e6, 2)),
@@ -101,7 +95,7 @@ section("results", "Results", {
       ...(lost ? [String(s.runs.reduce((a, r) => a + (r.summary.lost || 0), 0))] : []),
     ] }));
     const seeds = Math.max(...DATA.series.map(s => s.runs.length));
-    root.append(el("p", { class: "about" }, `${capital(heading(m))}${seeds > 1 ? ", mean ± standard deviation over seeds" : ", one seed: differences of a few points may be chance"}, after the last round. Bold is the ${m.better === "lower" ? "lowest" : "highest"} mean of a column.`
+    root.append(el("p", { class: "about" }, `${capital(heading(m))}${seeds > 1 ? ", mean ± standard deviation over seeds" : ", one seed: differences of a few points may be chance"}, after the last round. ${DATA.bold.said[m.name] || ""}`
       + (runs.some(r => (r.summary.site_means || []).includes(m.name)) ? " Only sites have test data: global is the mean over sites, weighted by their test samples." : "")));
     root.append(table([{ title: "series", word: true }, { title: "seeds" }, ...columns.map(c => ({ title: c[1], help: c[2] })), { title: "s / round" }, { title: "MB / round" },
       ...(privacy ? [{ title: "ε", help: "privacy spent per client, at the delta of the recipe" }] : []), ...(lost ? [{ title: "lost uploads" }] : [])], rows, "result-table"));

@@ -1,0 +1,68 @@
+"""Which numbers of the page's result table are bold: by the same test over seeds as in the tables of `compare`."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any
+
+from fedloom.report.significance import MIN_SEEDS, RULE, rank
+
+Run = Mapping[str, Any]  # as the page holds it
+TEST = f"{RULE} Each column has a paired t-test over seeds, corrected for the number of series (Holm)."
+NO_TEST = f"Nothing is bold: a paired test needs {MIN_SEEDS} seeds or more that series share."
+OF_CLIENTS = {"clients": "client", "own": "personal"}
+
+
+def mark_bold(series: Sequence[Mapping[str, Any]], metrics: Sequence[Mapping[str, str]]) -> dict[str, Any]:
+    """By metric: which series are bold in which column of the table, and a sentence about it."""
+    name_tunings([run for item in series for run in item["runs"]])
+    bold = {metric["name"]: _columns(series, metric) for metric in metrics}
+    said = {name: "" if len(series) < 2 else TEST if columns else NO_TEST for name, columns in bold.items()}
+    return {"of": bold, "said": said}
+
+
+def name_tunings(runs: Sequence[Run]) -> None:
+    """The column of each fine-tuning. Methods are tuned at rates of their own; only several rates in one run are apart."""
+    kinds = [[_kind(item) for item in run.get("tuned") or []] for run in runs]
+    apart = {kind for own in kinds for kind in own if own.count(kind) > 1}
+    for run in runs:
+        for item in run.get("tuned") or []:
+            item["column"] = f"{_kind(item)}, lr={item.get('lr')}" if _kind(item) in apart else _kind(item)
+
+
+def _kind(item: Mapping[str, Any]) -> str:
+    loss = item.get("loss") or "method"
+    return f"tuned {item.get('part')}, {item.get('epochs')} ep.{'' if loss == 'method' else f', {loss} loss'}"
+
+
+def _columns(series: Sequence[Mapping[str, Any]], metric: Mapping[str, str]) -> dict[str, list[int]]:
+    values: dict[str, dict[int, dict[Hashable, float]]] = {}
+    for place, item in enumerate(series):
+        for run in item["runs"]:
+            for column, value in _values(run, metric["name"]).items() if run["finished"] else ():
+                if isinstance(value, int | float):
+                    values.setdefault(column, {}).setdefault(place, {})[run["seed"]] = value
+    rankings = {column: rank(samples, metric["better"]) for column, samples in values.items()}
+    return {column: sorted(ranking.bold) for column, ranking in rankings.items() if ranking and ranking.bold}
+
+
+def _values(run: Run, metric: str) -> dict[str, Any]:
+    """The numbers of a finished run, by column."""
+    summary = run["summary"]
+    values = {"global": summary.get(f"test_{metric}"), "clean": summary.get(f"clean_test_{metric}")}
+    values["validated"] = _inside(summary, "best_by_validation", f"test_{metric}")
+    for column, kind in OF_CLIENTS.items():
+        values[column] = _inside(summary, f"{kind}_{metric}", "mean")
+    values["worst"] = _inside(summary, f"{'personal' if values['own'] is not None else 'client'}_{metric}", "worst")
+    for item in run.get("tuned") or []:
+        values.setdefault(item["column"], _inside(item, f"personal_{metric}", "mean"))
+    domains = summary.get(f"domain_{metric}")
+    for domain in domains if isinstance(domains, Mapping) else ():
+        values[f"domain {domain}"] = domains[domain]
+    return values
+
+
+def _inside(values: Mapping[str, Any], name: str, key: str) -> Any:
+    """A number inside of another value; None if there is none, as in a damaged file."""
+    group = values.get(name)
+    return group.get(key) if isinstance(group, Mapping) else None

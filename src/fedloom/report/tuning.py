@@ -1,0 +1,129 @@
+"""A tuning in the terminal: one progress bar for all trials, and a table of what was chosen."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+
+from fedloom.evaluation.metrics import find_metric
+from fedloom.report.progress import TimeLeft
+from fedloom.report.sheet import Sheet, SheetEntry
+from fedloom.runs.tune.carry_out import Observer
+from fedloom.runs.tune.chosen import ChosenSettings
+from fedloom.runs.tune.halving import generations, rounds_of
+from fedloom.runs.tune.plan import Planned
+from fedloom.runs.tune.pool import Work, processes
+from fedloom.runs.tune.search import Job, Outcome
+from fedloom.runs.tune.study import Study
+
+QUIET = 10.0  # seconds between lines of a log
+
+
+class TuningBar(Observer):
+    """Progress of all trials of all methods: a bar in a terminal, plain lines in a log. A context manager."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self._progress = Progress(
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            TaskProgressColumn(),
+            TimeElapsedColumn(),
+            TextColumn("{task.fields[left]}"),
+            console=console,
+            transient=True,
+            disable=not console.is_terminal,
+        )
+        self._task = self._progress.add_task("tuning", total=1.0, left="")
+        self._clock, self._total, self._done = TimeLeft(), 1, 0
+        self._rounds: dict[tuple[int, int], int] = {}  # rounds of every trial so far
+        self._ended: set[tuple[int, int]] = set()
+        self._last_line = time.monotonic()
+
+    def __enter__(self) -> TuningBar:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if not self._progress.disable:
+            self._progress.stop()
+
+    def started(self, planned: Planned) -> None:
+        names = ", ".join(space.row for space in planned.spaces)
+        at_once = processes(planned.base)
+        self._print(
+            f"tuning {names} on {planned.base.data.name} ({planned.base.split}, {planned.base.clients} clients): "
+            f"{planned.budget}, {at_once} at a time, selected on {planned.samples} validation samples; into {planned.root}"
+        )
+        self._total = planned.rounds or len(planned.spaces) * rounds_of(generations(16), planned.marks)
+
+    def round_ended(self, work: Work, line: dict[str, Any]) -> None:
+        self._rounds[work.method, work.job.trial.number] = line["round"]
+        self._clock.reach(self._share())
+        self._show(work.recipe.method)
+
+    def outcome(self, planned: Planned, method: int, job: Job, outcome: Outcome, known: bool) -> None:
+        place = (method, job.trial.number)
+        self._rounds[place] = outcome.done
+        if known:
+            self._clock.skip(self._share())
+        if outcome.round == planned.marks[-1] or outcome.value is None:
+            self._ended.add(place)
+        self._show(planned.spaces[method].row)
+        now = time.monotonic()
+        if not self.console.is_terminal and not known and now - self._last_line > QUIET:
+            self._last_line = now
+            value = "diverged" if outcome.value is None else planned.metric.text(outcome.value)
+            left = f"  ({left})" if (left := self._clock.left()) else ""
+            self._print(
+                f"{planned.spaces[method].row}, trial {job.trial.number}, round {outcome.round}: validation {value}; "
+                f"{sum(self._rounds.values())} of {self._total} rounds{left}"
+            )
+
+    def _share(self) -> float:
+        return min(sum(self._rounds.values()) / self._total, 1.0)
+
+    def _show(self, name: str) -> None:
+        text = f"tuning: {len(self._rounds)} trials, now {name}"
+        self._progress.update(self._task, completed=self._share(), description=text, left=self._clock.left())
+
+    def _print(self, text: str) -> None:
+        self.console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+
+def tuning_sheet(study: Study) -> Sheet:
+    """One row per method: what was chosen, its value, and what the search took."""
+    tuned = study.tuned
+    metric = find_metric(tuned.metric)
+    names = ("method", "chosen", "validation", "untuned", "trials", "stopped", "diverged", "rounds", "seconds")
+    rows = [
+        [
+            SheetEntry(chosen.method),
+            SheetEntry(_values(chosen)),
+            SheetEntry(metric.text(chosen.value)),
+            SheetEntry(metric.text(chosen.default_value)),
+            *(
+                SheetEntry(str(number))
+                for number in (chosen.trials, chosen.stopped_early, chosen.diverged, chosen.rounds)
+            ),
+            SheetEntry(f"{chosen.seconds:.1f}"),
+        ]
+        for chosen in tuned.methods
+    ]
+    title = f"{metric.heading} on {tuned.validation_samples} validation samples; {tuned.budget}"
+    return Sheet(title, [(name,) for name in names], rows)
+
+
+def _values(chosen: ChosenSettings) -> str:
+    if chosen.sum is None:
+        return "every trial diverged"
+    return ", ".join(f"{name}={value}" for name, value in chosen.tuned.items()) or "nothing is tuned"
+
+
+def next_command(study: Study) -> str:
+    """What to type next: the choices on seeds that tuning did not see."""
+    return f"fedloom compare --tuned {shlex.quote(str(study.root))} --seeds 5"

@@ -1,0 +1,105 @@
+"""Display names of methods in tables and on the page: `--label "dr + fd=FedDr+"`.
+
+    read_labels(["dr + fd=FedDr+"], ["fedavg", "dr + fd(beta=0.8) @ lr=0.3"])   -> {"dr + fd(beta=0.8) @ lr=0.3": "FedDr+"}
+
+The text before the = is a method as it was given, without its settings behind the @, or its parts alone.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from fedloom.errors import FedloomError, shown
+from fedloom.io.files import read_json
+from fedloom.methods import Method, method
+
+FILE = "labels.json"  # in the folder of a comparison: display names by folder of the method
+LONGEST = 80
+Labels = Sequence[str] | Mapping[str, str]
+
+
+def read_labels(given: Labels, rows: Sequence[str]) -> dict[str, str]:
+    """The display name of each row that is given one."""
+    pairs = list(given.items()) if isinstance(given, Mapping) else [_cut(text, rows) for text in given]
+    labels: dict[str, str] = {}
+    for written, name in pairs:
+        if not name.strip() or len(name) > LONGEST or not name.isprintable():
+            raise FedloomError(f"label: the name of {shown(written)} must have 1 to {LONGEST} printable characters")
+        named = named_rows(written, rows)
+        if not named:
+            raise FedloomError(f"label: {shown(written)} is none of the methods, which are {'; '.join(rows)}")
+        if len(named) > 1:
+            raise FedloomError(
+                f"label: {shown(written)} could be {' or '.join(named)}; write out the one that is meant"
+            )
+        if named[0] in labels:
+            raise FedloomError(f"label: {named[0]} is named twice")
+        labels[named[0]] = name.strip()
+    refuse_equal_names([labels.get(row, row) for row in rows])
+    return labels
+
+
+def refuse_equal_names(names: Sequence[str]) -> None:
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise FedloomError(f"label: two methods would be called {shown(twice[0])}; give each a name of its own")
+
+
+def named_rows(written: str, rows: Sequence[str]) -> list[str]:
+    """The rows that a text means: the one that says the same; or else those of the same sum, or of the same parts."""
+    if same := [row for row in rows if _plain(row) == _plain(written)]:
+        return same
+    if "@" in written:
+        return []
+    for identity in (_sum, _parts):
+        wanted = identity(written)
+        if wanted is not None and (named := [row for row in rows if identity(row) == wanted]):
+            return named
+    return []
+
+
+def stored_label(run: Path) -> str | None:
+    """The display name that a comparison gave the method of one of its runs."""
+    above = run.resolve().parents
+    for root, place in zip(above[1:3], above, strict=False):  # of a sweep, settings are one more level
+        names = read_json(root / FILE)
+        if isinstance(names, dict) and isinstance(name := names.get(place.name), str):
+            return name[:LONGEST]
+    return None
+
+
+def _cut(text: str, rows: Sequence[str]) -> tuple[str, str]:
+    """At the = whose left side is a method: hyper-parameters, settings and names may hold others."""
+    places = [place for place, sign in enumerate(text) if sign == "="]
+    if not places:
+        raise FedloomError(f'label: cannot read {shown(text)}; write METHOD=NAME, as in "dr + fd=FedDr+"')
+    place = next((place for place in reversed(places) if named_rows(text[:place], rows)), places[0])
+    return text[:place].strip(), text[place + 1 :].strip()
+
+
+def _plain(row: str) -> str:
+    return re.sub(r"\s+", "", row)
+
+
+def _sum(row: str) -> str | None:
+    read = None if "?" in row else _read(row)
+    return None if read is None else read.spelled()
+
+
+def _parts(row: str) -> str | None:
+    read = _read(without_unknown(row))
+    return None if read is None else " + ".join(part.name for part in read.parts)
+
+
+def without_unknown(row: str) -> str:
+    """A method without hyper-parameters that tuning chooses: `dr + fd(beta=?)` is `dr + fd`."""
+    text = re.sub(r"[\w-]+\s*=\s*\?\s*(,\s*|(?=\)))", "", row)
+    return re.sub(r"\(\s*\)", "", re.sub(r",\s*\)", ")", text))
+
+
+def _read(row: str) -> Method | None:
+    try:
+        return method(row.partition("@")[0])
+    except FedloomError:
+        return None

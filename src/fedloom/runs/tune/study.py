@@ -1,0 +1,74 @@
+"""A finished tuning in Python: what was chosen, every trial, and a figure of them."""
+
+from __future__ import annotations
+
+import csv
+import io
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedloom.errors import FedloomError
+from fedloom.io.files import write
+from fedloom.runs.tune.chosen import Tuned
+from fedloom.runs.tune.figure import figure
+from fedloom.runs.tune.trial_row import TrialRow
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+TRIALS = "trials.csv"
+
+
+@dataclass(frozen=True)
+class Study:
+    root: Path
+    tuned: Tuned
+    trials: tuple[TrialRow, ...]
+
+    @property
+    def best(self) -> dict[str, str]:
+        """The chosen row of every method, as `fl.compare` takes it; a method all of whose trials diverged is left out."""
+        return {chosen.method: chosen.row for chosen in self.tuned.methods if chosen.sum is not None}
+
+    @property
+    def warnings(self) -> dict[str, tuple[str, ...]]:
+        return {chosen.method: chosen.warnings for chosen in self.tuned.methods if chosen.warnings}
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Every trial as a row of a table; a setting that a method does not have is empty."""
+        names = list(dict.fromkeys(name for trial in self.trials for name in trial.values))
+        return [
+            {
+                "method": trial.method,
+                "trial": trial.trial,
+                **{name: trial.values.get(name) for name in names},
+                f"validation_{self.tuned.metric}": trial.value,
+                "state": trial.state,
+                "rounds": trial.rounds,
+                "seconds": trial.seconds,
+                "folder": trial.folder,
+            }
+            for trial in self.trials
+        ]
+
+    def frame(self) -> DataFrame:
+        """Every trial as a row of a pandas data frame."""
+        try:
+            import pandas
+        except ImportError:
+            raise FedloomError('frame: needs pandas; install it with: pip install "fedloom[tables]"') from None
+        return pandas.DataFrame(self.rows())
+
+    def plot(self) -> Any:
+        """A plotly figure: the validation value of every trial over its first tuned setting, one panel per method."""
+        return figure(self.tuned, self.trials)
+
+    def save(self) -> Path:
+        """Write trials.csv beside tuned.json."""
+        rows, text = self.rows(), io.StringIO()
+        writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+        write(self.root / TRIALS, text.getvalue())
+        return self.root / TRIALS
