@@ -3,6 +3,7 @@
     python benchmarks/methods.py accuracy --out runs/methods     # LeNet, 20 clients x 500 images, two splits; resumable
     python benchmarks/methods.py seconds                         # a few rounds of each, in turns, relative to FedAvg
     python benchmarks/methods.py digits                          # all of them on the bundled digits
+    python benchmarks/methods.py personal                        # own models on the digits, processor time and bytes
 
 Accuracy is that of the last round on the 10,000 test images. Rates are not tuned: without momentum, ten times those that
 FedDr+ lists for each family of losses on CIFAR-10 with momentum 0.9, so that the effective step is the same; for
@@ -15,6 +16,7 @@ between two processes; a last call without it prints the whole table.
 from __future__ import annotations
 
 import argparse
+import resource
 import shutil
 import statistics
 import tempfile
@@ -112,6 +114,12 @@ ROWS = [
     Row("exp + wn + agn"),
     Row("central"),
 ]
+PERSONAL = {  # methods whose aim is each client's own model, with their rates on the digits
+    **dict.fromkeys(("fedavg", "ditto", "fedper", "pfedme"), 0.1),
+    "pfedme(lam=1)": 0.5,
+    **dict.fromkeys(("apfl", "fedrod", "fedpac", "fedala", "fedas", "feddbe(kappa=1)"), 0.1),
+    "pfedfda": 0.01,
+}
 # Ten times FedDr+'s for CIFAR-10 (dr: once); on digits FedAvg's 0.1 suits cross-entropy, and the others keep their ratio to it.
 RATES = {"ce": 0.1, "fn": 0.3, "sphere": 3.0, "mse": 5.5, "etf": 0.5, "dr": 0.35}
 DIGIT_RATES = {"ce": 0.1, "fn": 0.3, "sphere": 1.0, "mse": 1.0, "etf": 0.3, "dr": 1.0}
@@ -197,6 +205,33 @@ def seconds(rows: list[Row], turns: int, rounds: int) -> None:
         print(f"| `{method}` | {statistics.median(ratios):.2f} |")
 
 
+def personal() -> None:
+    """Own and global models, and the processor time of a round: that of 30 rounds less that of one, of all processes."""
+    rows: dict[str, tuple[float, float, float, float]] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        fl.run(**{**DIGITS, "rounds": 1, "workers": 1, "out": f"{folder}/first"})  # what is slow only once
+        for place, (method, lr) in enumerate(PERSONAL.items()):
+            used = []
+            for rounds in (1, DIGITS["rounds"]):
+                recipe = {**DIGITS, "method": method, "lr": lr, "rounds": rounds, "workers": 1}
+                before = _processor_seconds()
+                run = fl.run(**{**recipe, "out": f"{folder}/{place}-{rounds}"})
+                used.append(_processor_seconds() - before)
+            s = run.summary
+            own = s.get("personal_accuracy", s["client_accuracy"])["mean"]
+            rows[method] = own, s["test_accuracy"], used[1] - used[0], s["bytes_down"] + s["bytes_up"]
+    print("| method | lr | own model | global model | CPU time | bytes |\n|---|--:|--:|--:|--:|--:|")
+    base = rows["fedavg"]
+    for method, (own, common, spent, sent) in rows.items():
+        cells = f"{100 * own:.1f} | {100 * common:.1f} | {spent / base[2]:.1f} | {sent / base[3]:.2f}"
+        print(f"| `{method}` | {PERSONAL[method]:g} | {cells} |")
+
+
+def _processor_seconds() -> float:
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(each.ru_utime + each.ru_stime for each in used)
+
+
 def rates(root: Path) -> None:
     for family, (method, choices) in GRID.items():
         for lr in choices:
@@ -208,7 +243,7 @@ def rates(root: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("accuracy", "seconds", "digits", "rates"))
+    parser.add_argument("what", choices=("accuracy", "seconds", "digits", "personal", "rates"))
     parser.add_argument("--out", type=Path, default=Path("runs/methods"))
     parser.add_argument("--only", help="methods to take, with semicolons between; all by default")
     parser.add_argument("--rounds", type=int, default=0)
@@ -223,6 +258,8 @@ def main() -> None:
         accuracy(given.out, rows, given.rounds or CIFAR["rounds"], given.workers)
     elif given.what == "digits":
         digits(given.out, rows)
+    elif given.what == "personal":
+        personal()
     elif given.what == "rates":
         rates(given.out)
     else:

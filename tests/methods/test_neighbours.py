@@ -37,13 +37,18 @@ NEIGHBOURS = (
     *("fedrs", "fedrs(mode=counts)", "fedlc", "fedlc(absent=keep)", "decorr", "feduv", "fedrcl", "ccvr", "fedproto"),
     *("fedsam", "sam(adaptive=true)", "fedlesam", "fedcm", "mofedsam", "fedspeed", "fedacg", "disco"),
     *("krum", "multikrum", "rfa", "cclip(radius=0.2)"),
+    *("ditto", "fedper", "fedrep(head_epochs=1)", "pfedme", "apfl", "fedrod", "fedpac", "fedala(first=2)", "fedas"),
+    *("feddbe(kappa=5)", "pfedfda"),
 )
+
+
+MODELS = ("personal", "ditto.own", "apfl.mixed", "pfedme.theta", "fedas.own")  # what a client's own model is kept as
 
 
 def outcome(method: str) -> dict[str, Tensor]:
     """What the server hands out, and the models that clients keep to themselves."""
     run = train(method, **FIELDS)
-    kept = {f"{k}.{n}": t for k, state in memories(run).items() for n, t in state.items() if n == "personal"}
+    kept = {f"client {k}": t for k, state in memories(run).items() for n, t in state.items() if n in MODELS}
     return {**run.weights, **kept}
 
 
@@ -57,7 +62,7 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Te
 def test_each_moves_the_weights_differently(outcomes: dict[str, dict[str, Tensor]]) -> None:
     for one, other in combinations(outcomes, 2):
         a, b = outcomes[one], outcomes[other]
-        if a.keys() == b.keys():
+        if {n: t.shape for n, t in a.items()} == {n: t.shape for n, t in b.items()}:
             apart = max(float((a[n] - b[n]).abs().max()) for n in a)
             assert apart > 1e-5, f"{one} and {other} end with the same weights"
 

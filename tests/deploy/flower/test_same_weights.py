@@ -31,6 +31,9 @@ METHODS = [
     "fnr",  # a second act
     "fnr(epochs=1) + scaffold",  # after which controls are computed again, from memory as it was before the round
     "fedpac",  # a head for each client, sent to it alone
+    "pfedfda",  # a fixed head that changes in every round
+    "feddbe + scaffold",  # asks before the first round
+    "fedala(first=2)",  # adapts before training
     "moon",  # a whole model remembered
     "feddc",  # knows how many images all clients hold
     "fedexp",  # serves other weights than it trains
