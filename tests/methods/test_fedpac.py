@@ -83,7 +83,7 @@ def fedpac(
             x, y = p.data[k]
             for f, c in zip(features(row, x), y.tolist(), strict=True):
                 samples.setdefault(c, []).append(f)
-        prototypes = {c: torch.stack(found).mean(0) for c, found in samples.items()}
+        prototypes = {c: torch.stack(rows_of_class).mean(0) for c, rows_of_class in samples.items()}
         for i, k in enumerate(cohort):
             matrix = np.diag(vs)
             for j, h_j in enumerate(hs):

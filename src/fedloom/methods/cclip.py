@@ -11,6 +11,7 @@ of a small net. v is the rule's own aggregate, whatever a server step (fedavgm) 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar
 
 import torch
@@ -19,12 +20,16 @@ from torch import Tensor
 from fedloom.methods.api.context import ServerContext, TaskInfo, Tensors
 from fedloom.methods.api.hyperparameters import Count, Positive
 from fedloom.methods.api.part import Part
+from fedloom.methods.api.search import Range, Span
 
 
 class CClip(Part):
     """Updates are clipped around the last round's aggregate."""
 
     paper = "Karimireddy et al. 2021, centered clipping"
+    search_ranges: ClassVar[Mapping[str, Range]] = {
+        "radius": Span(0.1, 10.0, log=True, source="a decade around the default of 1"),
+    }
     bounds: ClassVar[bool] = True
     radius: Positive = 1.0
     passes: Count = 1

@@ -37,6 +37,7 @@ from fedloom.methods.api.context import ClientContext, Query, RunPlan, ServerCon
 from fedloom.methods.api.hooks import HOOKS
 from fedloom.methods.api.hyperparameters import Count, NonNegative
 from fedloom.methods.api.part import Allows, Part
+from fedloom.methods.api.search import Range, Span
 from fedloom.rng import torch_generator
 from fedloom.weights import Regions
 
@@ -47,6 +48,9 @@ class CCVR(Part):
     """After the last round the head is retrained on virtual features, drawn from Gaussians of the classes."""
 
     paper = "Luo et al. 2021, CCVR"
+    search_ranges: ClassVar[Mapping[str, Range]] = {
+        "lr": Span(0.001, 0.1, log=True, source="a decade around the default of 0.01"),
+    }
     allows: ClassVar[Allows | None] = Allows(
         frozenset(HOOKS) - {"served_weights"}, "whose head ccvr would not have retrained"
     )

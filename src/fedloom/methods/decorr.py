@@ -13,6 +13,7 @@ are those that enter the head: before normalization in `decorr + fn`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar, Literal
 
 import torch
@@ -22,12 +23,16 @@ from fedloom.methods.api.context import Batch, ClientContext
 from fedloom.methods.api.hyperparameters import NonNegative
 from fedloom.methods.api.part import Part
 from fedloom.methods.api.registry import alias
+from fedloom.methods.api.search import Range, Span
 
 
 class Decorr(Part):
     """Decorrelates features, against dimensional collapse."""
 
     paper = "Shi et al. 2023, FedDecorr"
+    search_ranges: ClassVar[Mapping[str, Range]] = {
+        "weight": Span(0.01, 0.3, log=True, source="published codes take 0.01 to 0.1, and around"),
+    }
     variants: ClassVar[frozenset[str]] = frozenset({"scale"})
     weight: NonNegative = 0.1
     scale: Literal["code", "paper"] = "code"

@@ -15,7 +15,8 @@ FedAvg, a very large b equal weights. Defaults a = 0.5, b = 0.1 (authors' code).
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -24,12 +25,17 @@ from fedloom.methods.api.context import ClientContext, ServerContext, TaskInfo, 
 from fedloom.methods.api.hyperparameters import NonNegative
 from fedloom.methods.api.part import Part
 from fedloom.methods.api.registry import alias
+from fedloom.methods.api.search import Range, Span
 
 
 class Disco(Part):
     """Uploads are weighted by sample counts and by how balanced their labels are."""
 
     paper = "Ye et al. 2023, FedDisco"
+    search_ranges: ClassVar[Mapping[str, Range]] = {
+        "a": Span(0.1, 1.0, log=True, source="around the authors' 0.5"),
+        "b": Span(0.01, 0.5, log=True, source="around the authors' 0.1"),
+    }
     a: NonNegative = 0.5
     b: NonNegative = 0.1
 

@@ -16,7 +16,7 @@ center's) is the sent point; w_g = sent - lambda m is served.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import torch
 from pydantic import Field
@@ -25,12 +25,17 @@ from torch import Tensor
 from fedloom.methods.api.context import ClientContext, ServerContext, TaskInfo, Tensors
 from fedloom.methods.api.hyperparameters import NonNegative
 from fedloom.methods.api.part import Part
+from fedloom.methods.api.search import Range, Span
 
 
 class FedACG(Part):
     """Clients start from where the server's momentum leads, and are held near it."""
 
     paper = "Kim et al. 2024, FedACG"
+    search_ranges: ClassVar[Mapping[str, Range]] = {
+        "lambda": Span(0.4, 0.95, source="around the authors' 0.85"),
+        "beta": Span(0.0001, 0.1, log=True, source="around the authors' 0.001"),
+    }
     sums = "shares"
     momentum: Annotated[float, Field(ge=0, lt=1, alias="lambda")] = 0.85
     beta: NonNegative = 0.001

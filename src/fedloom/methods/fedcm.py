@@ -17,6 +17,7 @@ FedAvg. Default alpha = 0.1. `mofedsam` is sam + fedcm (published with alpha = 0
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -25,6 +26,7 @@ from fedloom.methods.api.context import ClientContext, ServerContext, TaskInfo, 
 from fedloom.methods.api.hyperparameters import Share
 from fedloom.methods.api.part import Part
 from fedloom.methods.api.registry import alias
+from fedloom.methods.api.search import Range, Span
 from fedloom.methods.scaffold import distance
 
 
@@ -32,6 +34,9 @@ class FedCM(Part):
     """Local steps mix the gradient with the last round's global step."""
 
     paper = "Xu et al. 2021, FedCM"
+    search_ranges: ClassVar[Mapping[str, Range]] = {
+        "alpha": Span(0.05, 0.5, log=True, source="published codes take 0.05 and 0.1, and above"),
+    }
     plain_sgd = "computes the average gradient from the global movement, learning rate and number of steps"
     alpha: Share = 0.1
 

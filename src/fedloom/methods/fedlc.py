@@ -17,6 +17,7 @@ one, uses the cross-entropy. Default tau = 1 (FL-bench, PFLlib, FedACG's code; o
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar, Literal
 
 import torch
@@ -26,12 +27,16 @@ from torch import Tensor
 from fedloom.methods.api.context import Batch, ClientContext
 from fedloom.methods.api.hyperparameters import NonNegative
 from fedloom.methods.api.part import Part
+from fedloom.methods.api.search import Range, Span
 
 
 class FedLC(Part):
     """Logits calibrated by the client's class counts."""
 
     paper = "Zhang et al. 2022, FedLC"
+    search_ranges: ClassVar[Mapping[str, Range]] = {
+        "tau": Span(0.1, 1.0, log=True, source="published codes take 0.1 and 1"),
+    }
     variants: ClassVar[frozenset[str]] = frozenset({"absent"})
     tau: NonNegative = 1.0
     absent: Literal["mask", "keep"] = "mask"

@@ -17,18 +17,25 @@ Running statistics are those of the pass at w + e_i, the only one. Weight decay,
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import ClassVar
+
 import torch
 from torch import Tensor
 
 from fedloom.methods.api.context import Batch, ClientContext, TaskInfo, Tensors
 from fedloom.methods.api.hyperparameters import NonNegative
 from fedloom.methods.api.part import Part
+from fedloom.methods.api.search import Range, Span
 
 
 class FedLESAM(Part):
     """The gradient at weights perturbed back along the global model's last movement."""
 
     paper = "Fan et al. 2024, FedLESAM"
+    search_ranges: ClassVar[Mapping[str, Range]] = {
+        "rho": Span(0.01, 0.5, log=True, source="published: 0.01, 0.1 and 0.5"),
+    }
     rho: NonNegative = 0.1
 
     def client_state(self, weights: Tensor, task: TaskInfo) -> Tensors:

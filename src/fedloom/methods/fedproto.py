@@ -35,6 +35,7 @@ from fedloom.errors import FedloomError
 from fedloom.methods.api.context import Batch, ClientContext, ServerContext, TaskInfo, Tensors
 from fedloom.methods.api.hyperparameters import NonNegative
 from fedloom.methods.api.part import Part
+from fedloom.methods.api.search import Range, Span
 from fedloom.nets import Net
 from fedloom.weights import Regions
 
@@ -45,6 +46,9 @@ class FedProto(Part):
     """Clients exchange class prototypes instead of weights."""
 
     paper = "Tan et al. 2022, FedProto"
+    search_ranges: ClassVar[Mapping[str, Range]] = {
+        "weight": Span(0.1, 10.0, log=True, source="the authors take 0.1 and 1; a decade around 1"),
+    }
     shares: ClassVar[bool] = False
     builds_last: ClassVar[bool] = True
     sums = "equal"

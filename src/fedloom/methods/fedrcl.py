@@ -23,6 +23,7 @@ weights 1 (authors' code). Both weights 0 are FedAvg.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, ClassVar
 
 import torch
@@ -33,6 +34,7 @@ from torch import Tensor
 from fedloom.methods.api.context import Batch, ClientContext
 from fedloom.methods.api.hyperparameters import NonNegative, Positive
 from fedloom.methods.api.part import Part
+from fedloom.methods.api.search import Range, Span
 
 HARDEST = 2  # negatives
 
@@ -41,6 +43,10 @@ class FedRCL(Part):
     """Relaxed contrastive learning on the outputs of all stages."""
 
     paper = "Seo et al. 2024, FedRCL"
+    search_ranges: ClassVar[Mapping[str, Range]] = {
+        "contrast": Span(0.1, 3.0, log=True, source="around the authors' 1"),
+        "penalty": Span(0.1, 3.0, log=True, source="around the authors' 1"),
+    }
     uses_stages: ClassVar[bool] = True
     contrast: NonNegative = 1.0
     penalty: NonNegative = 1.0

@@ -11,6 +11,7 @@ authors' grid (0.9 to 0.1).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar, Literal
 
 import torch.nn.functional as F
@@ -19,12 +20,16 @@ from torch import Tensor
 from fedloom.methods.api.context import Batch, ClientContext
 from fedloom.methods.api.hyperparameters import Share
 from fedloom.methods.api.part import Part
+from fedloom.methods.api.search import Range, Span
 
 
 class FedRS(Part):
     """Restricted softmax: logits of classes that a client lacks are scaled down."""
 
     paper = "Li and Zhan 2021, FedRS"
+    search_ranges: ClassVar[Mapping[str, Range]] = {
+        "alpha": Span(0.1, 0.9, source="Li and Zhan 2021 try 0.1 to 0.9"),
+    }
     variants: ClassVar[frozenset[str]] = frozenset({"mode"})
     alpha: Share = 0.5
     mode: Literal["absent", "counts"] = "absent"

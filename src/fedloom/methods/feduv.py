@@ -13,18 +13,26 @@ uniformity term; batches of one sample have no variance term. Defaults 2.5 and 0
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import ClassVar
+
 import torch
 from torch import Tensor
 
 from fedloom.methods.api.context import Batch, ClientContext
 from fedloom.methods.api.hyperparameters import NonNegative
 from fedloom.methods.api.part import Part
+from fedloom.methods.api.search import Range, Span
 
 
 class FedUV(Part):
     """Keeps up the uniformity of features and the variance of predictions."""
 
     paper = "Son et al. 2024, FedUV"
+    search_ranges: ClassVar[Mapping[str, Range]] = {
+        "variance": Span(0.25, 10.0, log=True, source="around the authors' 2.5"),
+        "uniformity": Span(0.05, 2.0, log=True, source="around the authors' 0.5"),
+    }
     variance: NonNegative = 2.5
     uniformity: NonNegative = 0.5
 

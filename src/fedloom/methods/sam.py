@@ -22,6 +22,7 @@ take part with equal weights, and gradients are mixed by `mix`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar
 
 import torch
@@ -31,12 +32,16 @@ from fedloom.methods.api.context import Batch, ClientContext
 from fedloom.methods.api.hyperparameters import NonNegative, Share
 from fedloom.methods.api.part import Part
 from fedloom.methods.api.registry import alias
+from fedloom.methods.api.search import Range, Span
 
 
 class SAM(Part):
     """The gradient at weights perturbed along the gradient, towards flat minima."""
 
     paper = "Qu et al. 2022, FedSAM"
+    search_ranges: ClassVar[Mapping[str, Range]] = {
+        "rho": Span(0.01, 0.5, log=True, source="published codes take 0.01 to 0.1, and around"),
+    }
     variants: ClassVar[frozenset[str]] = frozenset({"adaptive"})
     rho: NonNegative = 0.1
     mix: Share = 1.0
