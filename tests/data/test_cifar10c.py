@@ -11,6 +11,8 @@ import pytest
 
 import fedloom as fl
 
+pytestmark = pytest.mark.slow  # every call is a process of its own
+
 SCRIPT = Path(__file__).parents[2] / "scripts" / "cifar10c.py"
 
 

@@ -16,6 +16,8 @@ import torch
 import fedloom as fl
 from fedloom.data import load
 
+pytestmark = pytest.mark.slow  # exported nets are compiled
+
 NORMED = """
 from torch import nn
 

@@ -18,6 +18,8 @@ from fedloom import FedloomError
 from fedloom.data import load
 from fedloom.nets import FeatureNormHead, Net, build
 
+pytestmark = pytest.mark.slow  # whole runs of adapted nets
+
 peft = pytest.importorskip("peft")
 
 FIELDS: dict[str, Any] = {"clients": 4, "fraction": 1.0, "rounds": 2, "eval_every": 0, "lr": 0.05, "split": "shards:5"}
@@ -100,7 +102,6 @@ def test_peft_loads_the_files_onto_the_plain_base(method: str, model: str) -> No
     assert not any("lora" in name for name, _ in merged.named_parameters())
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(not ONNX, reason="needs onnx")
 def test_onnx_has_the_adapters_merged() -> None:
     import onnxruntime

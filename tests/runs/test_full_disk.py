@@ -17,6 +17,8 @@ from processes import Child
 import fedloom as fl
 from fedloom.io.files import append_line, read_lines
 
+pytestmark = pytest.mark.slow  # every case is a process of its own
+
 LIMIT = 30_000  # bytes: more than any file of these runs but the log
 FIELDS = {"clients": 5, "fraction": 0.4, "rounds": 150, "workers": 1, "eval_every": 0, "checkpoint_seconds": 0.5}
 FLAGS = ["--clients", "5", "--fraction", "0.4", "--rounds", "150", "--workers", "1", "--eval-every", "0"]
@@ -66,7 +68,6 @@ def test_a_line_that_does_not_fit_is_taken_back_and_said() -> None:
     assert Child(work).wait() == 7
 
 
-@pytest.mark.slow
 def test_a_run_whose_log_does_not_fit_stops_with_a_sentence_and_is_resumed(straight: Callable[..., fl.Run]) -> None:
     done = command(*FLAGS, "--set", "checkpoint_seconds=0.5", "--out", "full", before=limited)
     check_said(done, "full/rounds.jsonl cannot be written (File too large)", "make room")

@@ -17,6 +17,8 @@ from processes import Child, die_at, group, until
 
 import fedloom as fl
 
+pytestmark = pytest.mark.slow  # every case is killed and resumed
+
 TINY = {"clients": 5, "fraction": 0.4, "rounds": 3, "workers": 1, "eval_every": 0, "checkpoint_seconds": 0}
 LONGER = {"clients": 10, "fraction": 0.5, "rounds": 8, "workers": 2}
 SHARED = Path("/dev/shm")
@@ -32,7 +34,7 @@ def killed_at(step: int, fields: dict[str, Any], path: Path) -> bool:
 
 @pytest.mark.parametrize(
     ("method", "stride"),
-    [("scaffold", 5), ("fedper", 11), ("fedavg", 11), pytest.param("scaffold", 1, marks=pytest.mark.slow)],
+    [("scaffold", 1), ("fedper", 11), ("fedavg", 11)],
 )
 def test_a_run_killed_at_any_step_that_changes_files_resumes_to_the_same_bits(
     method: str, stride: int, straight: Callable[..., fl.Run]

@@ -13,6 +13,8 @@ import torch
 import fedloom as fl
 from fedloom.io.files import read_tensors
 
+pytestmark = pytest.mark.slow  # whole runs on data of every kind
+
 torch.set_num_threads(1)
 CASES = [
     ("table", "mlp(hidden=16x8)"),

@@ -27,6 +27,8 @@ from fedloom.recipe import recipe
 from fedloom.runs.folder import create
 from fedloom.runs.run import federation, go
 
+pytestmark = pytest.mark.slow  # whole runs on data of every kind
+
 HOSPITALS = ("city", "east", "north", "south", "west")
 
 

@@ -20,6 +20,8 @@ from fedloom.deploy.flower.app_template import write_sites
 from fedloom.deploy.flower.server import serve as serve_app
 from fedloom.recipe import recipe
 
+pytestmark = pytest.mark.slow  # silence is waited for
+
 FIELDS: dict[str, Any] = {
     "data": "digits",
     "split": "iid",

@@ -89,7 +89,7 @@ def test_masks_change_nothing_so_the_same_recipe_gives_the_same_bits(tmp_path: P
         ("fedgen", "fedgen lets clients send more than weights"),
         ("fedftg", "fedftg lets clients send more than weights"),
         ("feddyn", "feddyn adds up all clients' weights alike"),
-        ("sphere(calibrate=true)", "sphere asks every client at the end"),
+        ("sphere(calibrate=true)", "sphere asks every client for sums over its data, which are not masked"),
     ],
 )
 def test_what_needs_more_than_a_sum_is_refused_by_name(method: str, reason: str, tmp_path: Path) -> None:

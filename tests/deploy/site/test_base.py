@@ -18,6 +18,8 @@ pytest.importorskip("peft")
 from federations import serve
 from loopback import Loopback
 
+pytestmark = pytest.mark.slow  # sites with models of transformers
+
 FIELDS: dict[str, Any] = {
     "data": "digits",
     "split": "dirichlet:0.5",

@@ -23,7 +23,7 @@ from fedloom.recipe import recipe
 from fedloom.runs.folder import create
 from fedloom.runs.run import federation, go
 
-pytestmark = pytest.mark.usefixtures("forget_parts")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("forget_parts")]  # fresh processes import torch
 FIELDS: dict[str, Any] = {"clients": 5, "fraction": 1.0, "rounds": 2, "workers": 2, "eval_every": 0}
 DIES = """
 import os, signal

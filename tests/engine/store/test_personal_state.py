@@ -15,6 +15,8 @@ from torch import Tensor
 import fedloom as fl
 from fedloom.io.files import read_tensors
 
+pytestmark = pytest.mark.slow  # a hundred clients, killed and resumed
+
 HUNDRED = {"clients": 100, "fraction": 0.2, "rounds": 12, "workers": 2, "batch": 8, "eval_every": 0}
 
 

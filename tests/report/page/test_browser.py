@@ -21,6 +21,8 @@ from fedloom.report.grid import sheets
 from fedloom.report.page import figures
 from fedloom.report.page.watch import serve
 
+pytestmark = pytest.mark.slow  # every page is opened in a browser
+
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 FLAGS = [flag for flag in figures.FLAGS if flag != "--headless"]
 NASTY = "<img src=x onerror=alert(1)> & more"
@@ -348,7 +350,6 @@ def test_what_is_missing_is_one_line_with_the_command_that_makes_it(chromium: An
     made.page.close()
 
 
-@pytest.mark.slow
 def test_watch_updates_the_page_and_keeps_its_switches(chromium: Any, pair: Path, tmp_path: Path) -> None:
     going = tmp_path / "runs" / "going"
     (tmp_path / "runs").mkdir()
@@ -407,7 +408,6 @@ def test_a_published_number_stands_beside_ours_of_the_same_measure(chromium: Any
     made.page.close()
 
 
-@pytest.mark.slow
 def test_legends_of_figures_for_papers_name_what_is_drawn(chromium: Any, pair: Path) -> None:
     files = {path.stem: path.read_text() for path in fl.report(pair, "named", format="svg")}
     legends = {name: re.findall(r'class="legendtext"[^>]*>([^<]*)<', text) for name, text in files.items()}
@@ -416,7 +416,6 @@ def test_legends_of_figures_for_papers_name_what_is_drawn(chromium: Any, pair: P
     assert legends["curves"] == ["fedavg", "fedper"]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "head"), [("svg", b"<svg"), ("png", b"\x89PNG"), ("pdf", b"%PDF")])
 def test_figures_are_written_for_papers(chromium: Any, pair: Path, kind: str, head: bytes) -> None:
     files = fl.report(pair / "fedper", "figures", format=kind)
