@@ -61,7 +61,7 @@ class Samples:
                 yield from self.epoch(generator)
 
     def stream(self, generator: torch.Generator, steps: int, size: int | None = None) -> Iterator[SampleBatch]:
-        """So many batches, epoch after epoch; none without samples."""
+        """This many batches, epoch after epoch; none without samples."""
         epochs = (self.epoch(generator, size) for _ in count()) if len(self) else ()
         return islice((batch for epoch in epochs for batch in epoch), steps)
 

@@ -52,7 +52,7 @@ class Alternation:
         return chain(self.first, cycle(self.turns))
 
     def epochs(self, count: int) -> list[Turn]:
-        """The turn that each of so many epochs belongs to; epochs of one turn are the same object."""
+        """The turn that each of this number of epochs belongs to; epochs of one turn are the same object."""
         each: list[Turn] = []
         for turn in self:
             each += [turn] * turn.epochs
