@@ -38,7 +38,9 @@ class PerFedAvg(Part):
 
     paper = "Fallah et al. 2020, Per-FedAvg"
     search_ranges: ClassVar[Mapping[str, Range]] = {
-        "alpha": Span(0.001, 1.0, log=True, source="Fallah et al. 2020 take 0.001; the default is 0.1")
+        "alpha": Span(
+            0.001, 1.0, log=True, source="ours, around the 0.1 of Oh et al. 2022; other codes take 0.001 and 0.01"
+        )
     }
     alpha: NonNegative = 0.1
     beta: Positive | None = None

@@ -5,11 +5,13 @@ from __future__ import annotations
 import pytest
 
 import fedloom as fl
+from fedloom.evaluation.metrics import find_metric
 from fedloom.methods.api.registry import PARTS
 from fedloom.methods.api.search import Choices, Span
 from fedloom.runs.tune.halving import generations, rounds_of, rungs, trials_within
 from fedloom.runs.tune.over import read_over
 from fedloom.runs.tune.sampler import Sampler
+from fedloom.runs.tune.search import Outcome, Trial, ranked
 from fedloom.runs.tune.space import Space, space_of
 
 
@@ -117,3 +119,11 @@ def test_halving_gives_every_method_the_same_trials_and_rounds() -> None:
     assert generations(16) == [8, 4, 4]
     assert rounds_of([8], (5, 10, 20)) == 8 * 5 + 5 * 5 + 3 * 10  # the default goes on beside four, then two
     assert rounds_of(generations(trials_within(500, (5, 10, 20))), (5, 10, 20)) <= 500
+
+
+def test_of_equal_trials_the_one_with_the_smaller_loss_is_ahead() -> None:
+    """At the first rung many models predict one class: their accuracies are equal, their losses are not."""
+    losses = {0: 2.4, 1: 2.2, 2: None, 3: 2.3}
+    trials = [Trial(n, {"lr": n}, [Outcome(5, 0.1, loss=loss)]) for n, loss in losses.items()]
+    better = Trial(4, {"lr": 4}, [Outcome(5, 0.2, loss=9.0)])
+    assert [trial.number for trial in ranked([*trials, better], find_metric("accuracy"))] == [4, 1, 3, 0, 2]

@@ -54,7 +54,8 @@ class Planned:
         """Of a trial of a method."""
         space = self.spaces[number]
         out = self.root / folder_name(space.row) / f"trial-{trial:03d}"
-        return space.recipe(point, **TRIAL, out=str(out))
+        metrics = tuple(dict.fromkeys((*self.base.metrics, "loss")))  # equal trials are ranked by the loss
+        return space.recipe(point, **TRIAL, metrics=metrics, out=str(out))
 
     def trials(self, space: Space) -> int | None:
         """Number of trials of a method; None: it follows from the time that rounds take."""

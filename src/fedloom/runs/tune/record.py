@@ -47,7 +47,7 @@ class Record:
                 f"tune: {self._path} has other settings of trial {job.trial.number} ({shown(line['values'])}, and now "
                 f"{shown(job.trial.point)}); it comes from another version of fedloom or Optuna: choose another --out"
             )
-        return Outcome(**{name: line[name] for name in Outcome.__dataclass_fields__})
+        return Outcome(**{name: line[name] for name in Outcome.__dataclass_fields__ if name in line})
 
     def add(self, method: int, job: Job, outcome: Outcome) -> None:
         line = {"method": method, "trial": job.trial.number, "values": job.trial.point, **vars(outcome)}

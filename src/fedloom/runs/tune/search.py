@@ -5,6 +5,7 @@ What it yields depends on earlier outcomes and on nothing else: not on time, on 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 
@@ -24,6 +25,7 @@ class Outcome:
     seconds: float = 0.0  # of all rounds so far, with evaluation
     diverged: str = ""  # such as "in round 13"
     done: int = 0  # rounds that were completed
+    loss: float | None = None  # cross-entropy on the same samples, which decides between equal values
 
 
 @dataclass
@@ -110,7 +112,14 @@ def _generation(
 
 
 def ranked(trials: Sequence[Trial], metric: Metric) -> list[Trial]:
-    """Those with a value, the best first; of equals, the earlier one."""
-    known = [trial for trial in trials if not trial.diverged]
+    """Those with a value, the best first; of equals, the one with the smaller loss, then the earlier one.
+
+    Models that have just begun to learn predict one class, so their accuracies are equal.
+    """
     sign = -1 if metric.better == "higher" else 1
-    return sorted(known, key=lambda trial: (sign * (trial.last.value or 0.0), trial.number))
+
+    def place(trial: Trial) -> tuple[float, float, int]:
+        loss = trial.last.loss
+        return sign * (trial.last.value or 0.0), math.inf if loss is None else loss, trial.number
+
+    return sorted((trial for trial in trials if not trial.diverged), key=place)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -42,18 +41,19 @@ def run_trial(recipe: Recipe, until: int, callbacks: Sequence[RunCallback] = ())
 
 def _outcome(folder: Path, metric: str, until: int) -> Outcome:
     line = read_lines(folder / "rounds.jsonl")[until - 1]
-    value, error = _validated(line, metric)
+    stage = PERSONAL if f"{PERSONAL}_{metric}" in line else "validation"
+    value = line.get(f"{stage}_{metric}")
     done, seconds = _spent(folder)
     undefined = "" if value is not None else f"{metric} is undefined after round {until}"
-    return Outcome(until, value, error, seconds, undefined, done)
-
-
-def _validated(line: dict[str, Any], metric: str) -> tuple[float | None, float | None]:
-    """The value that selects, and its standard error if the line has it."""
-    name = f"{PERSONAL}_{metric}"
-    if name in line:
-        return line[name], line.get(f"{name}_error")
-    return line.get(f"validation_{metric}"), None
+    return Outcome(
+        until,
+        value,
+        error=line.get(f"{stage}_{metric}_error"),
+        seconds=seconds,
+        diverged=undefined,
+        done=done,
+        loss=line.get(f"{stage}_loss"),
+    )
 
 
 def _spent(folder: Path) -> tuple[int, float]:
