@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo demo-tuning test test-pairs test-flower test-ray test-lowest test-all install lint docs bench clean
+.PHONY: demo demo-tuning test test-slow test-pairs test-flower test-ray test-wheel test-lowest test-all install lint docs site dist bench clean
 
 # demo/tuned.json has the settings, as `make demo-tuning` wrote them.
 demo: .venv/installed
@@ -34,6 +34,13 @@ test-flower: .venv/installed-dev
 test-ray: .venv/installed-dev
 	$(BIN)/pytest -m ray tests/engine/backends
 
+# The wheel in an environment of its own: the demo with one seed, and its page.
+test-wheel: dist
+	rm -rf .venv-wheel && $(PYTHON) -m venv .venv-wheel
+	.venv-wheel/bin/pip install --quiet --disable-pip-version-check dist/*.whl
+	cd .venv-wheel && rm -rf runs && bin/fedloom compare --tuned $(CURDIR)/demo --seeds 1 --no-personal --eval-every 0 --name demo
+	cd .venv-wheel && bin/fedloom report runs/demo -o page.html
+
 # The lowest versions of all dependencies that pyproject.toml allows, in an environment of their own (Python 3.11).
 LOWEST := tests/test_recipe.py tests/test_weights.py tests/cli tests/data tests/methods tests/engine tests/nets tests/runs tests/report/test_content.py
 test-lowest: .venv-lowest/installed
@@ -53,6 +60,16 @@ lint: .venv/installed-dev
 docs: .venv/installed-dev
 	$(BIN)/python scripts/docs_tables.py
 
+# The documentation as a website, in site/; every link of it is checked.
+site: .venv/installed-docs
+	$(BIN)/mkdocs build --strict --quiet
+
+# What is published: a wheel and a source archive. `.venv/bin/twine upload dist/*` publishes them.
+dist: .venv/installed-dev
+	rm -rf dist build
+	$(BIN)/python -m build --outdir dist . > /dev/null
+	$(BIN)/twine check --strict dist/*
+
 bench: .venv/installed
 	$(BIN)/fedloom bench
 
@@ -67,6 +84,10 @@ install: .venv/installed
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --disable-pip-version-check -e ".[dev]"
 	touch $@ .venv/installed
+
+.venv/installed-docs: .venv/installed-dev
+	$(BIN)/pip install --quiet --disable-pip-version-check -e ".[dev,docs]"
+	touch $@
 
 .venv/installed-track: .venv/installed-dev
 	$(BIN)/pip install --quiet --disable-pip-version-check -e ".[dev,track]"
@@ -85,4 +106,4 @@ install: .venv/installed
 	touch $@
 
 clean:
-	rm -rf .venv .venv-lowest runs .mypy_cache .ruff_cache .pytest_cache
+	rm -rf .venv .venv-lowest .venv-wheel build dist runs site .mypy_cache .ruff_cache .pytest_cache
