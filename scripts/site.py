@@ -1,0 +1,150 @@
+"""Hooks of the documentation site (mkdocs.yml): pages made from the code, and links into the repository.
+
+- reference/parts.md, cli.md, python.md are written from the registries, the command line and `fedloom.__all__`.
+- A link from a page to a file of the repository (../src/..., ../benchmarks/...) leads to a page with that file, so that the
+  site is complete without the repository. A link to a folder leads to a list of its files.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import typer.main
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+
+import fedloom as fl
+from fedloom.cli.main import app
+from fedloom.methods.api.groups import GROUPS, group_of
+from fedloom.methods.api.registry import ALIASES, PARTS
+
+ROOT = Path(__file__).resolve().parent.parent
+OUTSIDE = re.compile(r"\]\(((?:\.\./)+(?!docs/)[^)#\s]+)(#[^)]*)?\)")
+LANGUAGES = {".py": "python", ".yaml": "yaml", ".cpp": "cpp", ".toml": "toml"}
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    pages = {"reference/parts.md": _parts(), "reference/cli.md": _commands(), "reference/python.md": _python()}
+    for target in sorted(_linked(Path(config["docs_dir"]))):
+        pages[_page_of(target)] = _source(target)
+    for name, text in pages.items():
+        files.append(File.generated(config, name, content=text))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    up = "../" * page.file.src_uri.count("/")
+    here = (Path(config["docs_dir"]) / page.file.src_uri).parent
+
+    def inside(match: re.Match[str]) -> str:
+        target = _target(here, match[1])
+        return f"]({up}{_page_of(target)})" if target is not None else match[0]
+
+    return OUTSIDE.sub(inside, markdown)
+
+
+def _target(folder: Path, link: str) -> Path | None:
+    """What a link to the repository names, relative to its root; None if it is no file or folder there."""
+    path = (folder / link).resolve()
+    return path.relative_to(ROOT) if path.exists() and path.is_relative_to(ROOT) else None
+
+
+def _linked(docs: Path) -> set[Path]:
+    pages = [(page.parent, page.read_text(encoding="utf-8")) for page in docs.rglob("*.md")]
+    targets = {_target(folder, match[1]) for folder, text in pages for match in OUTSIDE.finditer(text)}
+    return {target for target in targets if target is not None}
+
+
+def _page_of(target: Path) -> str:
+    return f"source/{target.as_posix()}.md" if target.suffix != ".md" else f"source/{target.as_posix()}"
+
+
+def _source(target: Path) -> str:
+    path = ROOT / target
+    if path.is_dir():
+        names = sorted(p.name for p in path.iterdir() if p.suffix in LANGUAGES and not p.name.startswith("_"))
+        return "\n".join([f"# {target}", "", *(f"- `{name}`" for name in names), ""])
+    text = path.read_text(encoding="utf-8")
+    if path.suffix == ".md":
+        return _plain_links(text)
+    return f"# {target}\n\n``````{LANGUAGES.get(path.suffix, 'text')}\n{text}``````\n"
+
+
+def _plain_links(text: str) -> str:
+    """A page of the repository that is no page of the site: its relative links would lead nowhere."""
+    return re.sub(r"\[([^\]]+)\]\((?!https?:)[^)]*\)", r"\1", text)
+
+
+def _parts() -> str:
+    """Every part: its claim, equations, departures and defaults, as its file says, and its hyper-parameters."""
+    lines = ["# Parts, one by one", "", "What every part's file says: claim, equations, departures, defaults. Names that"]
+    lines += ["[methods](../methods.md) explains can be added up in one sum.", ""]
+    for group in GROUPS:
+        parts = sorted((p for p in PARTS.values() if group_of(p) == group), key=lambda part: part().name)
+        lines += [f"## {group[:1].upper()}{group[1:]}", ""] if parts else []
+        for kind in parts:
+            part = kind()
+            names = [alias.name for alias in ALIASES.values() if alias.sum == part.name]
+            also = f" Also called {', '.join(f'`{name}`' for name in names)}." if names else ""
+            lines += [f"### {part.name}", "", f"{inspect.getdoc(kind)} *{part.paper}.*{also}", ""]
+            lines += _hyperparameters(part)
+            text = inspect.getdoc(inspect.getmodule(kind)) or ""
+            lines += ["``````text", text, "``````", ""]
+    return "\n".join(lines)
+
+
+def _hyperparameters(part: fl.Part) -> Iterator[str]:
+    values = part.hyperparameters()
+    if values:
+        ranges = type(part).search_ranges
+        yield from ("| hyper-parameter | default | range of `fedloom tune` |", "|---|---|---|")
+        for name, value in values.items():
+            span = ranges.get(name)
+            shown = f"`{span}`: {span.source}" if span is not None else ""
+            yield f"| `{name}` | `{value}` | {shown} |"
+        yield ""
+
+
+def _commands() -> str:
+    lines = ["# Command line", "", "Every command with its options, as `fedloom COMMAND --help` prints them.", ""]
+    for name, command in _walk(typer.main.get_command(app), "fedloom"):
+        lines += [f"## {name}", "", (command.help or "").strip(), ""]
+        rows = [_option(parameter) for parameter in command.params if not getattr(parameter, "hidden", False)]
+        if rows:
+            lines += ["| option | type | default | meaning |", "|---|---|---|---|", *rows, ""]
+    return "\n".join(lines)
+
+
+def _walk(command: click.Command, name: str) -> Iterator[tuple[str, click.Command]]:
+    children = getattr(command, "commands", None)
+    if children is None:
+        yield name, command
+        return
+    for child, below in children.items():
+        yield from _walk(below, f"{name} {child}")
+
+
+def _option(parameter: Any) -> str:
+    names = ", ".join(f"`{name}`" for name in (*parameter.opts, *parameter.secondary_opts))
+    default = parameter.default
+    shown = "" if default is None or callable(default) or default in ((), "", False) else f"`{default}`"
+    text = " ".join((getattr(parameter, "help", "") or "").split()).replace("|", "\\|")
+    kind = "" if getattr(parameter, "is_flag", False) else str(parameter.type.name).lower()
+    return f"| {names} | {kind} | {shown} | {text} |"
+
+
+def _python() -> str:
+    functions = [name for name in fl.__all__ if inspect.isfunction(getattr(fl, name))]
+    classes = [name for name in fl.__all__ if inspect.isclass(getattr(fl, name))]
+    lines = ["# Python", "", "`import fedloom as fl`: every public name.", ""]
+    for name in [*functions, *classes]:
+        thing = getattr(fl, name)
+        lines += [f"::: {thing.__module__}.{thing.__qualname__}", ""]
+    return "\n".join(lines)
+
