@@ -26,6 +26,14 @@ from fedloom.methods.api.registry import ALIASES, PARTS
 
 ROOT = Path(__file__).resolve().parent.parent
 OUTSIDE = re.compile(r"\]\(((?:\.\./)+(?!docs/)[^)#\s]+)(#[^)]*)?\)")
+TUTORIALS = (
+    "quickstart.md",
+    "fair_comparison.md",
+    "own_data.md",
+    "write_a_method.md",
+    "reproduce_a_table.md",
+    "hospitals.md",
+)
 LANGUAGES = {".py": "python", ".yaml": "yaml", ".cpp": "cpp", ".toml": "toml"}
 
 
@@ -39,6 +47,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    page.meta.setdefault("search", _weight(page.file.src_uri))
     up = "../" * page.file.src_uri.count("/")
     here = (Path(config["docs_dir"]) / page.file.src_uri).parent
 
@@ -47,6 +56,13 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         return f"]({up}{_page_of(target)})" if target is not None else match[0]
 
     return OUTSIDE.sub(inside, markdown)
+
+
+def _weight(uri: str) -> dict[str, float | bool]:
+    """In the search: pages that explain come before lists, and source files are left out."""
+    if uri.startswith("source/"):
+        return {"exclude": True}
+    return {"boost": 0.4 if uri.startswith("reference/") else 2.0 if uri in TUTORIALS else 1.0}
 
 
 def _target(folder: Path, link: str) -> Path | None:
@@ -83,7 +99,11 @@ def _plain_links(text: str) -> str:
 
 def _parts() -> str:
     """Every part: its claim, equations, departures and defaults, as its file says, and its hyper-parameters."""
-    lines = ["# Parts, one by one", "", "What every part's file says: claim, equations, departures, defaults. Names that"]
+    lines = [
+        "# Parts, one by one",
+        "",
+        "What every part's file says: claim, equations, departures, defaults. Names that",
+    ]
     lines += ["[methods](../methods.md) explains can be added up in one sum.", ""]
     for group in GROUPS:
         parts = sorted((p for p in PARTS.values() if group_of(p) == group), key=lambda part: part().name)
@@ -94,9 +114,14 @@ def _parts() -> str:
             also = f" Also called {', '.join(f'`{name}`' for name in names)}." if names else ""
             lines += [f"### {part.name}", "", f"{inspect.getdoc(kind)} *{part.paper}.*{also}", ""]
             lines += _hyperparameters(part)
-            text = inspect.getdoc(inspect.getmodule(kind)) or ""
-            lines += ["``````text", text, "``````", ""]
+            lines += [_prose(inspect.getdoc(inspect.getmodule(kind)) or ""), ""]
     return "\n".join(lines)
+
+
+def _prose(text: str) -> str:
+    """A docstring as Markdown: indented lines are equations, the others paragraphs in which no sign has a meaning."""
+    lines = text.splitlines()
+    return "\n".join(line if line.startswith("    ") else re.sub(r"([*_\[\]<#|])", r"\\\1", line) for line in lines)
 
 
 def _hyperparameters(part: fl.Part) -> Iterator[str]:
@@ -104,8 +129,8 @@ def _hyperparameters(part: fl.Part) -> Iterator[str]:
     if values:
         ranges = type(part).search_ranges
         yield from ("| hyper-parameter | default | range of `fedloom tune` |", "|---|---|---|")
-        for name, value in values.items():
-            span = ranges.get(name)
+        for name, field in values.items():
+            value, span = field.default, ranges.get(name)
             shown = f"`{span}`: {span.source}" if span is not None else ""
             yield f"| `{name}` | `{value}` | {shown} |"
         yield ""
@@ -147,4 +172,3 @@ def _python() -> str:
         thing = getattr(fl, name)
         lines += [f"::: {thing.__module__}.{thing.__qualname__}", ""]
     return "\n".join(lines)
-
