@@ -7,7 +7,6 @@ so cells of one seed have the same clients.
 
 from __future__ import annotations
 
-import fcntl
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -20,6 +19,7 @@ from fedloom.engine.resolve import resolve
 from fedloom.engine.server.callback import Callbacks, RunCallback
 from fedloom.errors import FedloomError, Interrupted
 from fedloom.evaluation.fine_tuned import PersonalizationResult
+from fedloom.io.locks import lock
 from fedloom.runs.cells import Cell, RelativeFineTuning
 from fedloom.runs.comparison import Comparison, Result
 from fedloom.runs.folder import RunFolder
@@ -109,15 +109,11 @@ def _locked(path: Path, wait: Callable[[], None]) -> int:
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
         try:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
+            if not lock(descriptor):
                 if not waiting:
                     wait()
                     waiting = True
-                fcntl.flock(descriptor, fcntl.LOCK_EX)
-            except OSError:
-                return descriptor  # a file system without locks
+                lock(descriptor, wait=True)
             if path.exists() and path.stat().st_ino == os.fstat(descriptor).st_ino:
                 return descriptor
         except BaseException:

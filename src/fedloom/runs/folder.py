@@ -9,7 +9,6 @@ can be resumed.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import re
@@ -31,6 +30,7 @@ from fedloom.engine.inputs import RunInputs
 from fedloom.engine.sites import Counted, Sites
 from fedloom.errors import DISK, FedloomError, Unwritable, shown
 from fedloom.io.files import read_tensors, remove_leftovers, write, write_json, write_tensors
+from fedloom.io.locks import AVAILABLE, lock
 from fedloom.io.logs import RunLog
 from fedloom.recipe import Recipe, read_recipe, recipe
 
@@ -124,10 +124,10 @@ class RunFolder:
     @contextmanager
     def held(self) -> Iterator[None]:
         """Only one process works in a folder at a time; the lock ends with the process, however that ends."""
-        descriptor = os.open(self.path, os.O_RDONLY)
+        descriptor = os.open(self.path if AVAILABLE else os.devnull, os.O_RDONLY)
         try:
             until = time.monotonic() + PATIENCE
-            while not _locked(descriptor):
+            while not lock(descriptor):
                 if time.monotonic() > until:
                     raise FedloomError(f"{self.path}: another process works on this run; wait for it or end it")
                 time.sleep(0.05)
@@ -136,16 +136,6 @@ class RunFolder:
             yield
         finally:
             os.close(descriptor)
-
-
-def _locked(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError:
-        return True  # a file system without locks
-    return True
 
 
 def create(experiment: Experiment, path: Path, sites: Sites | None = None) -> RunFolder:
