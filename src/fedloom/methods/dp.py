@@ -47,6 +47,7 @@ from pydantic import Field
 from torch import Tensor
 
 from fedloom.errors import FedloomError
+from fedloom.extras import install
 from fedloom.methods.api.context import RunPlan, ServerContext
 from fedloom.methods.api.hyperparameters import NonNegative, Positive
 from fedloom.methods.api.part import Allows, Part
@@ -160,5 +161,5 @@ def _library() -> Any:
         return import_module("dp_accounting")
     except ImportError:
         raise FedloomError(
-            'its accountant is the dp-accounting library, which is missing: pip install "fedloom[privacy]"'
+            f"its accountant is the dp-accounting library, which is missing: {install('privacy')}"
         ) from None

@@ -69,5 +69,5 @@ def distances(vectors: Sequence[Tensor]) -> Tensor:
     return table
 
 
-for _name in ("multikrum", "multi-krum"):
-    alias(_name, "krum(keep=null)", "the mean of the uploads that are nearest to most others")
+alias("multikrum", "krum(keep=null)", "the mean of the uploads that are nearest to most others")
+alias("multi-krum", "krum(keep=null)", "the mean of the uploads that are nearest to most others")
