@@ -58,7 +58,8 @@ def run_folder(incomplete: str) -> Pairs:
     """Run folders below runs/, and folders by their path."""
     recipes = [path for depth in ("*", "*/*", "*/*/*") for path in RUNS.glob(f"{depth}/recipe.yaml")]
     known = {str(path.parent): "" for path in sorted(recipes)}
-    return _matching(incomplete, {**known, **{f"{path}/": "" for path in _beside(incomplete) if path.is_dir()}})
+    folders = {f"{path}/": "" for path in _beside(incomplete) if path.is_dir() and str(path) not in known}
+    return _matching(incomplete, {**known, **folders})
 
 
 def recipe_file(incomplete: str) -> Pairs:

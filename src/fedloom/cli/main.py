@@ -86,10 +86,11 @@ def _by_name(function: Any) -> Any:
     return named
 
 
-def _meant(arguments: list[str]) -> str | None:
-    """Which command to read; all of them for a shell that completes."""
+def _meant(arguments: list[str]) -> str:
+    """Which command to read: the first word, also of a line that a shell completes."""
     if "_FEDLOOM_COMPLETE" in os.environ:
-        return None
+        typed = os.environ.get("COMP_WORDS") or os.environ.get("_TYPER_COMPLETE_ARGS") or ""
+        arguments = typed.split()[1:]
     first = next((word for word in arguments if not word.startswith("-")), "")
     return first if first in COMMANDS or first == "flower" else ""
 

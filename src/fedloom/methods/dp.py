@@ -78,8 +78,11 @@ class DP(Part):
         otherwise="which dp would neither clip nor hide",
     )
     clip: Positive = 1.0
+    """largest norm of an update"""
     noise: NonNegative = 1.0
+    """deviation of the noise, in units of clip / cohort size"""
     delta: Annotated[float, Field(gt=0, lt=1)] | None = None
+    """probability that the guarantee may fail; null: N^-1.1 of N clients"""
 
     def check(self, plan: RunPlan) -> None:
         if plan.statistics:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import inspect
 import sys
+import textwrap
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
@@ -119,7 +120,7 @@ def meanings(part: type[Part]) -> dict[str, str]:
         if base is Part or not issubclass(base, Part):
             continue
         try:
-            body = ast.parse(inspect.cleandoc(inspect.getsource(base))).body[0]
+            body = ast.parse(textwrap.dedent(inspect.getsource(base))).body[0]
         except (OSError, TypeError, SyntaxError, IndexError):  # typed at a prompt
             continue
         items = body.body if isinstance(body, ast.ClassDef) else []
