@@ -95,7 +95,7 @@ install: .venv/installed
 
 .venv-lowest/installed: pyproject.toml requirements/lowest.txt
 	test -x .venv-lowest/bin/python || $(PYTHON) -m venv .venv-lowest
-	.venv-lowest/bin/pip install --quiet --disable-pip-version-check -c requirements/lowest.txt -e ".[report,privacy,tune]" \
+	.venv-lowest/bin/pip install --quiet --disable-pip-version-check -c requirements/lowest.txt -e ".[privacy,tune]" \
 	  pytest pytest-xdist hypothesis pillow
 	touch $@
 

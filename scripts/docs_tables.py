@@ -15,12 +15,13 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from types import UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Any
 
-from pydantic import BaseModel
-from pydantic_core import PydanticUndefined
+from typer.main import get_command
 
+from fedloom.cli.examples import EXAMPLES
+from fedloom.cli.kinds import KINDS
+from fedloom.cli.main import application
 from fedloom.data.partition.partitioner import Partitioner
 from fedloom.data.scheme import SCHEMES
 from fedloom.data.shifts.shift import Shift
@@ -34,7 +35,8 @@ from fedloom.methods.api.registry import ALIASES, PARTS
 from fedloom.nets import list_models
 from fedloom.papers import PAPERS
 from fedloom.papers.listing import list_protocols
-from fedloom.recipe import NO_EFFECT_FIELDS, Recipe
+from fedloom.recipe import FLAGS
+from fedloom.recipe.explain import field_texts
 from fedloom.report.reproductions import cells_section, claims_section
 from fedloom.runs.tune.rates import ADAM, SGD_MOMENTUM, SGD_PLAIN
 
@@ -111,6 +113,50 @@ def search_ranges() -> list[str]:
     return table(("optimizer or part", "setting", "range", "source"), rows)
 
 
+def work() -> list[str]:
+    """What parts compute beside FedAvg's steps; those that compute the same share a row."""
+    parts: dict[str, list[str]] = {}
+    for part in ours():
+        if part.work:
+            parts.setdefault(part.work, []).append(f"`{part.name}`")
+    return table(("method", "work"), [(", ".join(names), sentence(text)) for text, names in parts.items()])
+
+
+def commands() -> list[str]:
+    """Every command: what it does, examples, arguments and flags; those of the recipe are on a page of their own."""
+    lines: list[str] = []
+    root = get_command(application())
+    for name, command in _commands(root):
+        lines += ["", f"### fedloom {name}", "", " ".join(str(command.help).split("\n\n")[0].split()), ""]
+        if examples := EXAMPLES.get(name):
+            lines += [*(f"    {line}" for line in examples), ""]
+        rows = [row for parameter in command.params if (row := _parameter(parameter))]
+        lines += table(("argument or flag", "type", "meaning"), rows) if rows else []
+        if any(parameter.name == "weight_decay" for parameter in command.params):
+            lines += ["", "Also the flags of the recipe: [recipe](recipe.md)."]
+    return lines[1:]
+
+
+def _commands(group: Any, inside: str = "") -> Iterator[tuple[str, Any]]:
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from _commands(command, f"{inside}{name} ")
+        else:
+            yield f"{inside}{name}", command
+
+
+def _parameter(parameter: Any) -> tuple[str, str, str] | None:
+    """A row; None for help, for flags that every command has, and for those of the recipe."""
+    if parameter.name in ("help", "quiet", "json", "protocol", "parts") or parameter.name in FLAGS:
+        return None
+    plain = re.sub(r"\\\[", "[", parameter.help or "")
+    if parameter.param_type_name == "argument":
+        return f"`{parameter.metavar or parameter.name.upper()}`", "", plain
+    flags = ", ".join(f"`{flag}`" for flag in [*parameter.opts, *parameter.secondary_opts])
+    kind = "" if parameter.is_flag else f"`{parameter.metavar or parameter.type.name.upper()}`"
+    return flags, kind, plain
+
+
 def splits(kind: type[Any]) -> list[str]:
     rows = []
     for name, scheme in sorted(SCHEMES.items()):
@@ -148,41 +194,17 @@ def hooks() -> list[str]:
 
 
 def recipe() -> list[str]:
-    rows = [(*row, "no" if row[0].strip("`") in NO_EFFECT_FIELDS else "") for row in fields(Recipe)]
+    rows = [
+        (
+            f"`{text.name}`",
+            f"`{text.type}`",
+            f"`{text.default}`" if text.default else "",
+            text.meaning,
+            "" if text.changes_result else "no",
+        )
+        for text in field_texts()
+    ]
     return table(("field", "type", "default", "description", "changes the result"), rows)
-
-
-def fields(model: type[BaseModel], inside: str = "") -> Iterator[tuple[str, str, str, str]]:
-    for name, field in model.model_fields.items():
-        annotation: Any = field.annotation
-        if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-            yield from fields(annotation, f"{inside}{name}.")
-            continue
-        default = "" if field.default is PydanticUndefined else f"`{_plain(field.default)}`"
-        yield f"`{inside}{name}`", f"`{_type(annotation)}`", default, field.description or ""
-
-
-def _plain(value: Any) -> str:
-    """A default as YAML writes it."""
-    if value is None or isinstance(value, bool):
-        return {None: "null", True: "true", False: "false"}[value]
-    return f"[{', '.join(map(str, value))}]" if isinstance(value, tuple) else str(value)
-
-
-def _type(annotation: Any) -> str:
-    """A type as a reader writes it: int | full, list of str."""
-    origin, inner = get_origin(annotation), get_args(annotation)
-    if origin is Literal:
-        return " | ".join(str(value) for value in inner)
-    if origin is Annotated:
-        return _type(inner[0])
-    if origin in (Union, UnionType):
-        return " | ".join(_type(choice) for choice in inner)
-    if origin in (tuple, list):
-        return "list of " + _type(inner[0])
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return "fields"
-    return "null" if annotation is type(None) else str(annotation.__name__)
 
 
 def sentence(text: str) -> str:
@@ -215,6 +237,11 @@ def protocol_table() -> list[str]:
     return table(("protocol", "paper", "what it is"), rows)
 
 
+def lists() -> list[str]:
+    rows = [(f"`fedloom list {name}`", sentence(kind.about)) for name, kind in KINDS.items()]
+    return table(("command", "lists"), rows)
+
+
 def _lines(section: Callable[[str, Path], str], key: str) -> list[str]:
     return section(key, RESULTS).splitlines()
 
@@ -226,6 +253,9 @@ TABLES: dict[str, Callable[[], list[str]]] = {
     "methods": methods,
     "methods-full": methods_full,
     "search-ranges": search_ranges,
+    "work": work,
+    "commands": commands,
+    "lists": lists,
     "partitioners": lambda: splits(Partitioner),
     "shifts": lambda: splits(Shift),
     "models": models,

@@ -1,55 +1,47 @@
-"""fedloom: federated learning for clients whose data disagree. A method is a sum of parts."""
+"""fedloom: federated learning for clients whose data disagree. A method is a sum of parts.
 
-from fedloom.api import analyze, compare, personalize, protocols, report, reproduce, run, split, sweep, tune
-from fedloom.data import Dataset
-from fedloom.engine.server.callback import RunCallback
-from fedloom.errors import FedloomError
-from fedloom.evaluation.metrics import Metric
-from fedloom.methods import Method, Part, Phase, Query, TrainSchedule, TrainSpec, method
-from fedloom.methods.api.search import Choices, RateScale, Span
-from fedloom.recipe import Recipe
-from fedloom.runs.adopt import Adopted, adopt
-from fedloom.runs.analyze import Analysis
-from fedloom.runs.export import Exported, export
-from fedloom.runs.personalize import FineTuning, personalize_run
-from fedloom.runs.run import Run
-from fedloom.runs.tune.study import Study
-from fedloom.version import __version__
+The public names are those of `public.py`. They are imported with the first use of one of them, since they need torch: the
+command line prints its help, completes names and answers a typo without it.
+"""
 
-__all__ = [
-    "Adopted",
-    "Analysis",
-    "Choices",
-    "Dataset",
-    "Exported",
-    "FedloomError",
-    "FineTuning",
-    "Method",
-    "Metric",
-    "Part",
-    "Phase",
-    "Query",
-    "RateScale",
-    "Recipe",
-    "Run",
-    "RunCallback",
-    "Span",
-    "Study",
-    "TrainSchedule",
-    "TrainSpec",
-    "__version__",
-    "adopt",
-    "analyze",
-    "compare",
-    "export",
-    "method",
-    "personalize",
-    "personalize_run",
-    "protocols",
-    "report",
-    "reproduce",
-    "run",
-    "split",
-    "sweep",
-    "tune",
-]
+import sys
+from pkgutil import iter_modules
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from fedloom.version import __version__ as __version__
+
+if TYPE_CHECKING:
+    from fedloom.public import *  # noqa: F403
+
+
+class _Package(ModuleType):
+    def __getattr__(self, name: str) -> Any:
+        if (name.startswith("__") and name != "__all__") or name in _rooms():
+            raise AttributeError(f"module 'fedloom' has no attribute {name!r}")
+        from fedloom import public
+
+        if name == "__all__":
+            return [*public.__all__, "__version__"]
+        if name not in public.__all__:
+            raise AttributeError(f"module 'fedloom' has no attribute {name!r}")
+        return getattr(public, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """`fl.report` is the function, also after the room of the same name is imported."""
+        if name not in _SHADOWED or not isinstance(value, ModuleType):
+            super().__setattr__(name, value)
+
+    def __dir__(self) -> list[str]:
+        return sorted([*super().__dir__(), *self.__all__])
+
+
+_SHADOWED = ("report",)  # rooms with the name of a public function
+
+
+def _rooms() -> set[str]:
+    """Modules of this package: they are attributes after their import alone."""
+    return {module.name for module in iter_modules(sys.modules[__name__].__path__)} - {*_SHADOWED}
+
+
+sys.modules[__name__].__class__ = _Package

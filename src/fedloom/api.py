@@ -14,14 +14,14 @@ from fedloom.engine.given import given_recipe
 from fedloom.engine.server.callback import RunCallback
 from fedloom.errors import FedloomError, shown
 from fedloom.evaluation.fine_tuned import PersonalizationResult, TunedPart
-from fedloom.evaluation.personalization import UNSEEN
+from fedloom.evaluation.unseen import UNSEEN
 from fedloom.methods import Method, Part
 from fedloom.methods.api.context import Objective
 from fedloom.nets import refuse_while_reading, stored_name
 from fedloom.papers import Protocol, apply, nested, protocol
 from fedloom.papers import protocols as all_protocols
 from fedloom.papers.comparison import rows as protocol_rows
-from fedloom.recipe import NAMED_GROUPS, Recipe, read_recipe, recipe
+from fedloom.recipe import Recipe, merged, read_recipe, recipe
 from fedloom.report.grid import save as save_tables
 from fedloom.report.page.figures import export
 from fedloom.report.page.html import report as write_page
@@ -102,10 +102,7 @@ def gather(given: Recipe | str | Path | Mapping[str, Any] | None, fields: Mappin
             values["data"] = named_data(values["data"])
         if isinstance(values.get("model"), Module):
             values["model"] = stored_name(values["model"], values.pop("head", None))
-    for group in NAMED_GROUPS:
-        if isinstance(changes.get(group), str) and isinstance(base.get(group), dict):
-            changes[group] = {**base[group], "name": changes[group]}
-    return {**base, **changes}
+    return merged(base, changes)
 
 
 def with_protocol(fields: Mapping[str, Any]) -> dict[str, Any]:

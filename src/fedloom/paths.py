@@ -8,6 +8,9 @@ from pathlib import Path
 
 from fedloom.errors import FedloomError, brief
 
+RUNS = Path("runs")  # where runs go that name no folder
+REPRODUCTIONS = RUNS / "reproduce"
+
 
 def obstacle(path: str | Path) -> str | None:
     """Why this is not a readable file; None if it is one."""

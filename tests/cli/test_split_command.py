@@ -39,7 +39,7 @@ def test_a_split_is_printed_with_its_numbers_and_a_map(capsys: pytest.CaptureFix
 
 def test_what_is_stored_is_what_a_run_would_hold(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = command(capsys, "--split", "dirichlet:0.5+rotate", "--clients", "6", "-o", "s.npz", "-q")
-    assert (code, out) == (0, "written: s.npz\n")
+    assert (code, out) == (0, "s.npz\n")
     run = fl.run(split="dirichlet:0.5+rotate", clients=6, rounds=1, eval_every=0)
     with np.load(run.path / "partition.npz") as ran, np.load("s.npz", allow_pickle=False) as stored:
         assert all(np.array_equal(ran[name], stored[name]) for name in ran.files)

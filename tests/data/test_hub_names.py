@@ -136,7 +136,7 @@ def test_a_file_of_that_name_goes_before_the_hub(tmp_path: Path, monkeypatch: py
     monkeypatch.setitem(sys.modules, "datasets", None)
     assert len(load("usps").train_y) == 8
     with pytest.raises(
-        FedloomError, match=r'pip install "fedloom\[hub\]".* or put svhn\.npz into the folder that FEDLOOM'
+        FedloomError, match=r'pip install -e ".*\[hub\]".* or put svhn\.npz into the folder that FEDLOOM'
     ):
         load("svhn")
     listed = {row["name"]: row["file"] for row in list_sets()}

@@ -235,9 +235,7 @@ def test_hub_texts_that_do_not_fit_are_refused(tmp_path: Path) -> None:
         load(f"hf:{tmp_path / 'absent'}")
 
 
-@pytest.mark.parametrize(
-    ("module", "advice"), [("datasets", 'pip install "fedloom[hub]"'), ("PIL.Image", "pip install pillow")]
-)
+@pytest.mark.parametrize(("module", "advice"), [("datasets", 'pip install -e "'), ("PIL.Image", "pip install pillow")])
 def test_a_missing_library_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: str, advice: str) -> None:
     place(tmp_path / "set" / "a" / "0.png", picture(0))
     monkeypatch.setitem(sys.modules, module, None)

@@ -300,7 +300,7 @@ def test_what_makes_no_sense_is_refused_by_name(fields: dict[str, Any], sentence
 
 def test_without_peft_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "peft", None)
-    with pytest.raises(FedloomError, match=r'method: lora: .* peft library.*pip install "fedloom\[lora\]"'):
+    with pytest.raises(FedloomError, match=r'method: lora: .* peft library.*pip install -e ".*\[lora\]"'):
         train("lora")
 
 

@@ -1,6 +1,12 @@
-"""Where commands print: results to stdout, everything else to stderr."""
+"""Where commands print: results to stdout, everything else to stderr.
+
+With --quiet or --json nothing is printed but errors and the outcome: `silenced` turns both consoles off.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 from rich.console import Console
 
@@ -15,3 +21,28 @@ def line(text: str) -> None:
 
 def note(text: str) -> None:
     err.print(text, highlight=False, markup=False, soft_wrap=True)
+
+
+def error(text: str) -> None:
+    """Printed also where everything else is silenced."""
+    Console(stderr=True, emoji=False).print(text, highlight=False, markup=False, soft_wrap=True)
+
+
+@contextmanager
+def silenced(silent: bool = True) -> Iterator[None]:
+    before = out.quiet, err.quiet
+    out.quiet, err.quiet = out.quiet or silent, err.quiet or silent
+    try:
+        yield
+    finally:
+        out.quiet, err.quiet = before
+
+
+def lines(texts: Iterable[str]) -> None:
+    for text in texts:
+        line(text)
+
+
+def width() -> int | None:
+    """Columns of the terminal, at most 120; None where the output is no terminal, and lines should not be wrapped."""
+    return min(out.width, 120) if out.is_terminal else None

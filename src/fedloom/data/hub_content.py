@@ -18,6 +18,7 @@ from fedloom.data.memory import as_array
 from fedloom.data.schema import Schema, TextSchema
 from fedloom.data.text.tokenize import TextOptions, tokens
 from fedloom.errors import FedloomError
+from fedloom.extras import install
 from fedloom.io.archives import Array
 
 ROLES = ("image", "text", "array", "label", "domain", "client", "writer")
@@ -31,9 +32,7 @@ def datasets_library() -> Any:
     try:
         return import_module("datasets")
     except ImportError as error:
-        raise Unreachable(
-            'data "hf:…" needs the datasets library, which is missing: pip install "fedloom[hub]"'
-        ) from error
+        raise Unreachable(f'data "hf:…" needs the datasets library, which is missing: {install("hub")}') from error
 
 
 def hub_splits(where: str, loaded: Any, test: str | None = None) -> tuple[Any, Any | None]:

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from fedloom.errors import FedloomError
+from fedloom.extras import missing
 from fedloom.io.digest import digest
 from fedloom.io.files import read_tensors
 from fedloom.nets.foreign import our_names
@@ -194,9 +195,7 @@ def _download(source: str) -> Path:
     try:
         library = import_module("huggingface_hub")
     except ImportError:
-        raise FedloomError(
-            'init: hf:… needs the huggingface_hub library, which is missing: pip install "fedloom[hub]"'
-        ) from None
+        raise missing("init: hf:…", "the huggingface_hub library", "hub") from None
     try:
         return Path(library.hf_hub_download(f"{owner}/{name}", file))
     except Exception as error:  # the library and its transport raise many types

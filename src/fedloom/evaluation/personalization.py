@@ -24,6 +24,7 @@ from fedloom.errors import FedloomError, shown
 from fedloom.evaluation.fine_tuned import FineTunedMetric, PersonalizationResult, TunedPart
 from fedloom.evaluation.measure import Column
 from fedloom.evaluation.tasks.finetune import FineTune
+from fedloom.evaluation.unseen import UNSEEN
 from fedloom.methods.api.alternation import Alternating, alternation_of
 from fedloom.methods.api.context import Objective
 from fedloom.rng import numpy_generator
@@ -36,7 +37,6 @@ REGIONS: dict[TunedPart, tuple[str, ...]] = {
     "adapter": ("adapter",),
     "alternate": (*BEFORE_HEAD, "head"),
 }
-UNSEEN = 500  # at most that many test samples of unseen classes per client
 
 Reports = Sequence[dict[str, Any] | None]  # of FineTune, one per client; None where there is none
 

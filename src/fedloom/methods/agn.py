@@ -41,14 +41,21 @@ class AGN(Part):
     """Layers learn to choose between batch and group normalization."""
 
     paper = "Kang et al. 2024, FedNN"
+    work = "normalization of activations"
     sums = "shares"  # `log` reads the average
     replaces: ClassVar[frozenset[str]] = frozenset({"norm"})
     groups: Count = 2
+    """number of groups of the group normalization"""
     tau: Positive = 5.0
+    """temperature of the choice in the first round; it shrinks to nearly 0"""
     mix: Mix = "std"
+    """what is mixed: deviations (std, the paper) or variances (var, the code)"""
     eval_noise: bool = False
+    """Gumbel noise in evaluation too"""
     freeze: bool = False
-    momentum: Annotated[float, Field(gt=0, le=1)] = 0.1  # of running averages
+    """keep a layer's first choice that is one-hot"""
+    momentum: Annotated[float, Field(gt=0, le=1)] = 0.1
+    """share of the newest batch in running averages"""
 
     def build(self, net: Net, task: TaskInfo) -> Net:
         for place in places(net, task.inputs):

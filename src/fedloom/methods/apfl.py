@@ -38,12 +38,15 @@ class APFL(Part):
     """Every client mixes a model of its own with the global one."""
 
     paper = "Deng et al. 2020, APFL"
+    work = "a second forward and backward pass per step"
     search_ranges: ClassVar[Mapping[str, Range]] = {
         "alpha": Span(0.1, 0.9, source="ours; at the ends one of the two models is left out"),
     }
     variants: ClassVar[frozenset[str]] = frozenset({"adaptive"})
     alpha: Share = 0.5
+    """share of the client's own model in the mixture; its start if adaptive"""
     adaptive: bool = False
+    """every client learns alpha"""
 
     def client_state(self, weights: Tensor, task: TaskInfo) -> Tensors:
         return {

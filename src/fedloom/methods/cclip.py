@@ -32,7 +32,9 @@ class CClip(Part):
     }
     bounds: ClassVar[bool] = True
     radius: Positive = 1.0
+    """largest distance of an update from the last aggregate"""
     passes: Count = 1
+    """number of times that the center is updated"""
 
     def server_state(self, weights: Tensor, task: TaskInfo) -> Tensors:
         return {"center": torch.zeros_like(weights)}

@@ -48,6 +48,7 @@ class CCVR(Part):
     """After the last round the head is retrained on virtual features, drawn from Gaussians of the classes."""
 
     paper = "Luo et al. 2021, CCVR"
+    work = "once, two passes of all clients over their data"
     search_ranges: ClassVar[Mapping[str, Range]] = {
         "lr": Span(0.001, 0.1, log=True, source="a decade around the default of 0.01"),
     }
@@ -55,9 +56,13 @@ class CCVR(Part):
         frozenset(HOOKS) - {"served_weights"}, "whose head ccvr would not have retrained"
     )
     samples: Count = 200
+    """virtual features per class"""
     epochs: Count = 10
+    """epochs of retraining the head"""
     batch: Count = 64
+    """batch size of the retraining"""
     lr: NonNegative = 0.01
+    """learning rate of the retraining; 0 changes nothing"""
 
     def regions(self, regions: Regions) -> Regions:
         return regions.share("head")

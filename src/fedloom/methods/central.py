@@ -38,6 +38,7 @@ class Central(Part):
     )
     variants: ClassVar[frozenset[str]] = frozenset({"update"})
     update: Literal["full", "body", "head"] = "full"
+    """what is trained: full | body | head"""
 
     def regions(self, regions: Regions) -> Regions:
         which = {"full": (), "body": ("head",), "head": BEFORE_HEAD}[self.update]

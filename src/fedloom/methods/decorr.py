@@ -30,12 +30,15 @@ class Decorr(Part):
     """Decorrelates features, against dimensional collapse."""
 
     paper = "Shi et al. 2023, FedDecorr"
+    work = "the term of the loss, quadratic in features"
     search_ranges: ClassVar[Mapping[str, Range]] = {
         "weight": Span(0.01, 0.3, log=True, source="published codes take 0.01 to 0.1, and around"),
     }
     variants: ClassVar[frozenset[str]] = frozenset({"scale"})
     weight: NonNegative = 0.1
+    """weight of the term"""
     scale: Literal["code", "paper"] = "code"
+    """code (published weights mean the same) | paper (the printed equation)"""
 
     def regularizer(self, batch: Batch, client: ClientContext) -> Tensor:
         samples, dim = batch.features.shape

@@ -37,7 +37,9 @@ class Disco(Part):
         "b": Span(0.01, 0.5, log=True, source="around the authors' 0.1"),
     }
     a: NonNegative = 0.5
+    """how much an unbalanced client loses; 0 with b = 0 is FedAvg"""
     b: NonNegative = 0.1
+    """added to every weight; a large one makes weights equal"""
 
     def uploads(self, weights: Tensor, task: TaskInfo) -> Tensors:
         return {"discrepancy": torch.zeros(1)}

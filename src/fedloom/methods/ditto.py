@@ -34,12 +34,16 @@ class Ditto(Part):
     """Every client also trains a personal model that is tied to the global one."""
 
     paper = "Li et al. 2021, Ditto"
+    work = "a second training, of the personal model"
     search_ranges: ClassVar[Mapping[str, Range]] = {
         "strength": Span(0.1, 2.0, log=True, source="Li et al. 2021 try 0.1, 1 and 2")
     }
     strength: NonNegative = 1.0
+    """pull of the personal model to the global one; 0: every client trains alone"""
     epochs: Count | None = None
+    """epochs of the personal model; null: the recipe's"""
     lr: Positive | None = None
+    """learning rate of the personal model; null: the recipe's"""
 
     def client_state(self, weights: Tensor, task: TaskInfo) -> Tensors:
         return {"own": task.initial, "begun": torch.zeros(1)}

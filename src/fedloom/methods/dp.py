@@ -47,6 +47,7 @@ from pydantic import Field
 from torch import Tensor
 
 from fedloom.errors import FedloomError
+from fedloom.extras import install
 from fedloom.methods.api.context import RunPlan, ServerContext
 from fedloom.methods.api.hyperparameters import NonNegative, Positive
 from fedloom.methods.api.part import Allows, Part
@@ -77,8 +78,11 @@ class DP(Part):
         otherwise="which dp would neither clip nor hide",
     )
     clip: Positive = 1.0
+    """largest norm of an update"""
     noise: NonNegative = 1.0
+    """deviation of the noise, in units of clip / cohort size"""
     delta: Annotated[float, Field(gt=0, lt=1)] | None = None
+    """probability that the guarantee may fail; null: N^-1.1 of N clients"""
 
     def check(self, plan: RunPlan) -> None:
         if plan.statistics:
@@ -160,5 +164,5 @@ def _library() -> Any:
         return import_module("dp_accounting")
     except ImportError:
         raise FedloomError(
-            'its accountant is the dp-accounting library, which is missing: pip install "fedloom[privacy]"'
+            f"its accountant is the dp-accounting library, which is missing: {install('privacy')}"
         ) from None

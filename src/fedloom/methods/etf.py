@@ -65,6 +65,7 @@ class ETF(Part):
         ),
     )
     gamma: NonNegative = 1.0
+    """strength of the balance by class counts"""
 
     def build(self, net: Net, task: TaskInfo) -> Net:
         net.head = ProjectedHead(net.dim, net.classes)

@@ -25,6 +25,7 @@ class Exp(Part):
 
     paper = "Jhunjhunwala et al. 2023, FedExP"
     eps: Positive = 0.001
+    """keeps the step finite where updates cancel"""
 
     def server_state(self, weights: Tensor, task: TaskInfo) -> Tensors:
         return {"previous": weights.clone()}

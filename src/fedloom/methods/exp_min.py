@@ -24,6 +24,7 @@ class ExpMin(Part):
     name: ClassVar[str] = "exp-min"
     paper = "FedDr+'s code"
     eps: Positive = 0.001
+    """keeps the step finite where updates cancel"""
 
     def aggregate(self, server: ServerContext) -> Tensor:
         w = server.weights

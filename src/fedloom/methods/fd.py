@@ -26,10 +26,12 @@ class FD(Part):
     """Feature distillation from the global model, as a convex mix."""
 
     paper = "Kim et al. 2024, FedDr+"
+    work = "a teacher's forward pass per step"
     search_ranges: ClassVar[Mapping[str, Range]] = {
         "beta": Span(0.3, 0.99, source="Kim et al. 2024: 0.3 to 0.9 is flat, 0 and 1 are poor")
     }
     beta: Share = 0.9
+    """share of the loss; 1 - beta is that of the distillation"""
 
     def mix_share(self) -> float | None:
         return self.beta

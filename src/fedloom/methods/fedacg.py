@@ -32,13 +32,16 @@ class FedACG(Part):
     """Clients start from where the server's momentum leads, and are held near it."""
 
     paper = "Kim et al. 2024, FedACG"
+    work = "one to three vector operations per step"
     search_ranges: ClassVar[Mapping[str, Range]] = {
         "lambda": Span(0.4, 0.95, source="around the authors' 0.85"),
         "beta": Span(0.0001, 0.1, log=True, source="around the authors' 0.001"),
     }
     sums = "shares"
     momentum: Annotated[float, Field(ge=0, lt=1, alias="lambda")] = 0.85
+    """momentum of the server"""
     beta: NonNegative = 0.001
+    """pull of clients to the point that was sent"""
 
     def server_state(self, weights: Tensor, task: TaskInfo) -> Tensors:
         return {"momentum": torch.zeros_like(weights)}

@@ -19,8 +19,11 @@ class FedAdagrad(AdaptiveServer):
 
     paper = "Reddi et al. 2021, FedAdagrad"
     lr: Positive = 0.1
+    """learning rate of the server"""
     beta1: Decay = 0.0
+    """decay of the mean of updates"""
     tau: Positive = 0.01
+    """added to the root of the sum of squares; a large one switches adaptivity off"""
 
     def second_moment(self, v: Tensor, square: Tensor) -> None:
         v.add_(square)

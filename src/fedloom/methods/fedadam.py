@@ -22,6 +22,7 @@ class FedAdam(AdaptiveServer):
     lr: Positive = 0.01
     beta1: Decay = 0.9
     beta2: Decay = 0.99
+    """decay of the mean of squared updates"""
     tau: Positive = 0.001
 
     def second_moment(self, v: Tensor, square: Tensor) -> None:

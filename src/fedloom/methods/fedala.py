@@ -43,16 +43,22 @@ class FedALA(Part):
     """Before training, each client learns how much of the received upper layers to take."""
 
     paper = "Zhang et al. 2023, FedALA"
+    work = "an epoch over a share of the data before training, up to 100 the first time"
     search_ranges: ClassVar[Mapping[str, Range]] = {
         "rate": Span(0.1, 10.0, log=True, source="ours, around the code's 1"),
     }
     variants: ClassVar[frozenset[str]] = frozenset({"layers"})
     settled: ClassVar[frozenset[str]] = frozenset({"shares", "begun"})
     layers: str | tuple[str, ...] = "head"
+    """where shares are learned: head | all | a list of modules"""
     rate: NonNegative = 1.0
+    """learning rate of the shares; 0 is FedAvg"""
     share: Share = 0.8
+    """share of the client's samples that shares are learned on"""
     threshold: NonNegative = 0.01
+    """the first learning stops when losses deviate by less"""
     first: Count = 100
+    """largest number of epochs of the first learning"""
 
     def regions(self, regions: Regions) -> Regions:
         return regions if self.layers == "all" else regions.share(*self._layers)

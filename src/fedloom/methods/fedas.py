@@ -53,13 +53,17 @@ class FedAS(Part):
     """The received body is aligned with the client's features, and clients are weighed by Fisher information."""
 
     paper = "Yang et al. 2024, FedAS"
+    work = "two passes over the data with gradients, beside training"
     search_ranges: ClassVar[Mapping[str, Range]] = {
         "rate": Span(0.001, 0.1, log=True, source="ours, around the code's 0.01"),
     }
     variants: ClassVar[frozenset[str]] = frozenset({"weigh"})
     rate: NonNegative = 0.01
+    """learning rate of the alignment; 0 leaves it out"""
     batch: Count = 16
+    """batch size of the alignment"""
     weigh: bool = True
+    """weigh clients by Fisher information; false: as the recipe says"""
 
     def regions(self, regions: Regions) -> Regions:
         return regions.keep("head")

@@ -33,8 +33,11 @@ class FedAvgM(Part):
     search_ranges: ClassVar[Mapping[str, Range]] = {"beta": Span(0.0, 0.99, source="Hsu et al. 2019 try 0 to 0.997")}
     sums = "shares"
     beta: Share = 0.9
+    """momentum of the server; 0 is FedAvg at lr = 1"""
     lr: Positive = 1.0
+    """learning rate of the server"""
     nesterov: bool = False
+    """Nesterov momentum in place of heavy ball"""
 
     def server_state(self, weights: Tensor, task: TaskInfo) -> Tensors:
         return {"velocity": torch.zeros_like(weights)}

@@ -34,11 +34,13 @@ class FedCM(Part):
     """Local steps mix the gradient with the last round's global step."""
 
     paper = "Xu et al. 2021, FedCM"
+    work = "one to three vector operations per step"
     search_ranges: ClassVar[Mapping[str, Range]] = {
         "alpha": Span(0.05, 0.5, log=True, source="published codes take 0.05 and 0.1, and above"),
     }
     plain_sgd = "computes the average gradient from the global movement, learning rate and number of steps"
     alpha: Share = 0.1
+    """share of the client's own gradient; 1 is FedAvg"""
 
     def server_state(self, weights: Tensor, task: TaskInfo) -> Tensors:
         return {"step": torch.zeros_like(weights), "before": weights.clone()}

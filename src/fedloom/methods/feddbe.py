@@ -39,14 +39,18 @@ class FedDBE(Part):
     """A personal shift of the features, and a pull of their mean to a common one."""
 
     paper = "Zhang et al. 2023, FedDBE"
+    work = "once, a round's local work of all clients"
     search_ranges: ClassVar[Mapping[str, Range]] = {
         "kappa": Span(0.1, 100.0, log=True, source="the authors' script takes 50; less, for larger rates, is ours"),
     }
     builds_last: ClassVar[bool] = True  # the shift goes before whatever head other parts make
     variants: ClassVar[frozenset[str]] = frozenset({"bias"})
     kappa: NonNegative = 50.0
+    """weight of the pull of mean features to the common one; 0: none"""
     mu: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """share of the newest batch in the running mean"""
     bias: bool = True
+    """a personal shift of the features"""
 
     def build(self, net: Net, task: TaskInfo) -> Net:
         if self.bias:

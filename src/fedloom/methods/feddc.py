@@ -31,11 +31,13 @@ class FedDC(Part):
     """Each client learns its drift; the server corrects the average by it."""
 
     paper = "Gao et al. 2022, FedDC"
+    work = "one to three vector operations per step"
     search_ranges: ClassVar[Mapping[str, Range]] = {
         "alpha": Span(0.001, 0.1, log=True, source="a decade around the default of 0.01")
     }
     plain_sgd = "computes a client's gradient from its movement, learning rate and number of steps"
     alpha: Positive = 0.01
+    """strength of the drift's penalty"""
 
     def server_state(self, weights: Tensor, task: TaskInfo) -> Tensors:
         return {"update": torch.zeros_like(weights), "drift": torch.zeros_like(weights)}

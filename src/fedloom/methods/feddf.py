@@ -32,11 +32,17 @@ class FedDF(Part):
     """The server distills the uploads into their average on unlabeled public data."""
 
     paper = "Lin et al. 2020, FedDF"
+    work = "training on the server, on one worker"
     steps: Count = 10_000
+    """distillation steps per round, at most"""
     batch: Count = 128
+    """public samples per step"""
     lr: Positive = 1e-3
+    """learning rate of Adam"""
     temperature: Positive = 1.0
+    """temperature of the distillation"""
     patience: Count = 1_000
+    """steps without improvement on validation samples before it stops"""
 
     def check(self, plan: RunPlan) -> None:
         if not plan.task.public:

@@ -29,11 +29,13 @@ class FedDyn(Part):
     """Dynamic regularization aligns local minima with the global one."""
 
     paper = "Acar et al. 2021, FedDyn"
+    work = "one to three vector operations per step"
     search_ranges: ClassVar[Mapping[str, Range]] = {
         "alpha": Span(0.001, 0.1, log=True, source="Acar et al. 2021 try 0.001, 0.01 and 0.1")
     }
     sums = "equal"  # for h; the mean is a second sum unless weights are uniform
     alpha: Positive = 0.01
+    """strength of the regularization; the server's correction is divided by it"""
 
     def server_state(self, weights: Tensor, task: TaskInfo) -> Tensors:
         return {"h": torch.zeros_like(weights)}

@@ -51,15 +51,25 @@ class FedFTG(Part):
     """The server fine-tunes the average on generated images that are hard for it."""
 
     paper = "Zhang et al. 2022, FedFTG"
+    work = "training on the server, on one worker"
     iterations: Annotated[int, Field(ge=0)] = 10
+    """times that generator and model are trained per round"""
     student_steps: Count = 5
+    """steps of the model per iteration"""
     batch: Annotated[int, Field(ge=2)] = 50
+    """generated images per step"""
     generator_lr: Positive = 0.01
+    """learning rate of the generator"""
     lr: NonNegative = 0.1
+    """learning rate of the model on the server; 0: it is not trained"""
     hard: NonNegative = 1.0
+    """weight of the disagreement between model and teachers"""
     diversity: NonNegative = 1.0
+    """weight of the diversity of images"""
     noise: Count = 100
+    """dimension of the generator's noise"""
     width: Count = 64
+    """channels of the generator"""
 
     def server_state(self, weights: Tensor, task: TaskInfo) -> Tensors:
         weights, statistics = self._generator(task).first(task.seed, "fedftg")

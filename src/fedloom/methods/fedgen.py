@@ -48,15 +48,25 @@ class FedGen(Part):
     """A generator of features, trained on the server, regularizes the clients."""
 
     paper = "Zhu et al. 2021, FedGen"
+    work = "training on the server, on one worker"
     alpha: NonNegative = 10.0
+    """weight of the loss on generated features"""
     beta: NonNegative = 10.0
+    """weight of the agreement with generated features"""
     steps: Count = 50
+    """steps of the generator per round"""
     batch: Annotated[int, Field(ge=2)] = 32
+    """generated features per step"""
     lr: Positive = 3e-4
+    """learning rate of the generator"""
     weight_decay: NonNegative = 1e-2
+    """weight decay of the generator"""
     diversity: NonNegative = 1.0
+    """weight of the diversity of features"""
     hidden: Count = 512
+    """hidden units of the generator"""
     noise: Count = 64
+    """dimension of the generator's noise"""
 
     def server_state(self, weights: Tensor, task: TaskInfo) -> Tensors:
         weights, statistics = self._generator(task).first(task.seed, "fedgen")

@@ -34,12 +34,15 @@ class FedLC(Part):
     """Logits calibrated by the client's class counts."""
 
     paper = "Zhang et al. 2022, FedLC"
+    work = "the loss alone"
     search_ranges: ClassVar[Mapping[str, Range]] = {
         "tau": Span(0.1, 1.0, log=True, source="published codes take 0.1 and 1"),
     }
     variants: ClassVar[frozenset[str]] = frozenset({"absent"})
     tau: NonNegative = 1.0
+    """strength of the calibration; 0 is FedAvg where no class is missing"""
     absent: Literal["mask", "keep"] = "mask"
+    """classes without samples: mask (left out of the softmax) | keep"""
 
     def loss(self, batch: Batch, client: ClientContext) -> Tensor:
         counts = client.counts

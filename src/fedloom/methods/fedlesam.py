@@ -33,10 +33,12 @@ class FedLESAM(Part):
     """The gradient at weights perturbed back along the global model's last movement."""
 
     paper = "Fan et al. 2024, FedLESAM"
+    work = "four vector operations per step"
     search_ranges: ClassVar[Mapping[str, Range]] = {
         "rho": Span(0.01, 0.5, log=True, source="published: 0.01, 0.1 and 0.5"),
     }
     rho: NonNegative = 0.1
+    """length of the perturbation; 0 is FedAvg"""
 
     def client_state(self, weights: Tensor, task: TaskInfo) -> Tensors:
         return {"old": weights.clone(), "known": torch.zeros(1)}

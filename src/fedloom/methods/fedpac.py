@@ -49,6 +49,7 @@ class FedPAC(Part):
     """Features aligned by prototypes; each client gets its own combination of the cohort's heads."""
 
     paper = "Xu et al. 2023, FedPAC"
+    work = "a pass over the data before and after training"
     search_ranges: ClassVar[Mapping[str, Range]] = {
         "lam": Span(0.1, 10.0, log=True, source="ours, around the code's 1"),
         "head_lr": Span(0.01, 1.0, log=True, source="ours, around the code's 0.1"),
@@ -56,9 +57,13 @@ class FedPAC(Part):
     variants: ClassVar[frozenset[str]] = frozenset({"collaborate"})
     settled: ClassVar[frozenset[str]] = frozenset({"prototypes", "variance"})
     lam: NonNegative = 1.0
+    """weight of the alignment with prototypes"""
     head_epochs: Count = 1
+    """epochs of the head before the body"""
     head_lr: Positive | None = 0.1
+    """learning rate of the head; null: the round's"""
     collaborate: bool = True
+    """combine the cohort's heads for every client; false: each keeps its own"""
 
     def regions(self, regions: Regions) -> Regions:
         return regions.keep("head")

@@ -46,6 +46,7 @@ class FedProto(Part):
     """Clients exchange class prototypes instead of weights."""
 
     paper = "Tan et al. 2022, FedProto"
+    work = "a forward pass of all samples per round"
     search_ranges: ClassVar[Mapping[str, Range]] = {
         "weight": Span(0.1, 10.0, log=True, source="the authors take 0.1 and 1; a decade around 1"),
     }
@@ -53,6 +54,7 @@ class FedProto(Part):
     builds_last: ClassVar[bool] = True
     sums = "equal"
     weight: NonNegative = 1.0
+    """weight of the distance to prototypes; 0 trains as local"""
 
     def build(self, net: Net, task: TaskInfo) -> Net:
         if type(net.head) is not nn.Linear or net.head.bias is None:

@@ -43,15 +43,20 @@ class FedRCL(Part):
     """Relaxed contrastive learning on the outputs of all stages."""
 
     paper = "Seo et al. 2024, FedRCL"
+    work = "the term of the loss, quadratic in the batch"
     search_ranges: ClassVar[Mapping[str, Range]] = {
         "contrast": Span(0.1, 3.0, log=True, source="around the authors' 1"),
         "penalty": Span(0.1, 3.0, log=True, source="around the authors' 1"),
     }
     uses_stages: ClassVar[bool] = True
     contrast: NonNegative = 1.0
+    """weight of the contrastive term"""
     penalty: NonNegative = 1.0
+    """weight of the penalty on samples that are too similar"""
     temperature: Positive = 0.05
+    """temperature of similarities"""
     threshold: Annotated[float, Field(ge=-1, le=1)] = 0.7
+    """similarity above which the penalty acts"""
 
     def regularizer(self, batch: Batch, client: ClientContext) -> Tensor:
         same = batch.y[:, None] == batch.y

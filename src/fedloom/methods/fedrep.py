@@ -17,7 +17,9 @@ class FedRep(Part):
     """Personal head first, then the shared body."""
 
     paper = "Collins et al. 2021, FedRep"
+    work = "epochs of the head beside those of the body"
     head_epochs: Count = 10
+    """epochs of the head before the body"""
 
     def regions(self, regions: Regions) -> Regions:
         return regions.keep("head")

@@ -42,11 +42,13 @@ class FedRoD(Part):
     """A generic head under a balanced loss is shared; a personal head on top of it is not."""
 
     paper = "Chen & Chao 2022, Fed-RoD"
+    work = "a second head"
     search_ranges: ClassVar[Mapping[str, Range]] = {
         "gamma": Span(0.25, 2.0, log=True, source="ours, around the 1 of the equations"),
     }
     replaces: ClassVar[frozenset[str]] = frozenset({"head"})
     gamma: NonNegative = 1.0
+    """strength of the balance by class counts; 0: the plain loss"""
 
     def build(self, net: Net, task: TaskInfo) -> Net:
         if type(net.head) is not nn.Linear or not net.head.weight.requires_grad:

@@ -27,12 +27,15 @@ class FedRS(Part):
     """Restricted softmax: logits of classes that a client lacks are scaled down."""
 
     paper = "Li and Zhan 2021, FedRS"
+    work = "the loss alone"
     search_ranges: ClassVar[Mapping[str, Range]] = {
         "alpha": Span(0.1, 0.9, source="Li and Zhan 2021 try 0.1 to 0.9"),
     }
     variants: ClassVar[frozenset[str]] = frozenset({"mode"})
     alpha: Share = 0.5
+    """factor of logits of classes that the client lacks; 1 is FedAvg"""
     mode: Literal["absent", "counts"] = "absent"
+    """absent (the paper) | counts (the code: by class counts)"""
 
     def loss(self, batch: Batch, client: ClientContext) -> Tensor:
         counts = client.counts

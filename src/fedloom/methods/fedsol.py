@@ -30,12 +30,16 @@ class FedSOL(Part):
     """Gradient at weights perturbed along a distillation gradient."""
 
     paper = "Lee et al. 2024, FedSOL"
+    work = "a second forward and backward pass per step, and a teacher's forward pass"
     search_ranges: ClassVar[Mapping[str, Range]] = {
         "rho": Span(0.1, 5.0, log=True, source="the authors' 1, Kim et al. 2024's 2, and around")
     }
     rho: NonNegative = 1.0
+    """length of the perturbation"""
     t: Positive = 3.0
+    """temperature of the distillation"""
     adaptive: bool = False
+    """scale the perturbation by the distance from the global weights"""
 
     def gradient(self, batch: Batch, client: ClientContext) -> Tensor:
         g_p = client.gradient_of(self._distance, batch=batch)

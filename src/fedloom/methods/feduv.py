@@ -29,12 +29,15 @@ class FedUV(Part):
     """Keeps up the uniformity of features and the variance of predictions."""
 
     paper = "Son et al. 2024, FedUV"
+    work = "the term of the loss, quadratic in the batch"
     search_ranges: ClassVar[Mapping[str, Range]] = {
         "variance": Span(0.25, 10.0, log=True, source="around the authors' 2.5"),
         "uniformity": Span(0.05, 2.0, log=True, source="around the authors' 0.5"),
     }
     variance: NonNegative = 2.5
+    """weight of the term that keeps up the variance of predictions"""
     uniformity: NonNegative = 0.5
+    """weight of the term that keeps up the uniformity of features"""
 
     def regularizer(self, batch: Batch, client: ClientContext) -> Tensor:
         if len(batch.y) < 2:

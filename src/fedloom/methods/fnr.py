@@ -60,14 +60,20 @@ class FNR(Part):
     """The least accurate clients train again, with feature norms regularized towards the others'."""
 
     paper = "FNR-FL 2024"
+    work = "a pass over the data per round, and extra epochs of some clients"
     search_ranges: ClassVar[Mapping[str, Range]] = {
         "strength": Span(0.1, 10.0, log=True, source="a decade around the default of 1")
     }
     share: Share = 0.5
+    """share of the cohort that trains again"""
     epochs: Count = 5
+    """extra epochs"""
     strength: NonNegative = 1.0
+    """weight of the regularizer; 0: extra epochs alone"""
     bounded: bool = True
+    """a form of the regularizer whose gradient is bounded"""
     mode: Literal["private", "public", "held", "as_published"] = "private"
+    """samples of norms and extra epochs: private | public | held | as_published"""
 
     @property
     def data(self) -> Data:

@@ -29,6 +29,7 @@ class FR(Part):
         "mu": Span(0.0001, 0.05, log=True, source="Kim et al. 2023 try 0.0001 to 0.05")
     }
     mu: NonNegative = 0.005
+    """weight of the mean feature norm"""
 
     def regularizer(self, batch: Batch, client: ClientContext) -> Tensor:
         norms: Tensor = torch.linalg.vector_norm(batch.features, dim=1)

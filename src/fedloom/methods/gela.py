@@ -38,6 +38,7 @@ class Gela(Part):
     }
     replaces: ClassVar[frozenset[str]] = frozenset({"head"})
     temperature: Positive = 0.2
+    """divides the logits"""
 
     def build(self, net: Net, task: TaskInfo) -> Net:
         simplex = simplex_etf(weight_of(net.head))

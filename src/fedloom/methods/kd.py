@@ -26,10 +26,12 @@ class KD(Regularizer):
     """Distills the global model's logits into the local one."""
 
     paper = "Hinton et al. 2015; Kim et al. 2024, FedDr+"
+    work = "a teacher's forward pass per step"
     search_ranges: ClassVar[Mapping[str, Range]] = {
         "weight": Span(0.1, 10.0, log=True, source="a decade around the default of 1")
     }
     t: Positive = 1.0
+    """temperature"""
 
     def term(self, batch: Batch, client: ClientContext) -> Tensor:
         return divergence(client.teacher(batch).logits, batch.logits, self.t)

@@ -36,7 +36,9 @@ class Krum(Part):
     bounds: ClassVar[bool] = True
     variants: ClassVar[frozenset[str]] = frozenset({"keep"})
     malicious: Annotated[int, Field(ge=0)] = 1
-    keep: Count | None = 1  # m; None: n - malicious - 2
+    """number of malicious clients that are tolerated"""
+    keep: Count | None = 1
+    """number of uploads that are averaged; null: the most that has a proof"""
 
     def check(self, plan: RunPlan) -> None:
         needed, honest = 2 * self.malicious + 3, plan.task.cohort - self.malicious
@@ -69,5 +71,5 @@ def distances(vectors: Sequence[Tensor]) -> Tensor:
     return table
 
 
-for _name in ("multikrum", "multi-krum"):
-    alias(_name, "krum(keep=null)", "the mean of the uploads that are nearest to most others")
+alias("multikrum", "krum(keep=null)", "the mean of the uploads that are nearest to most others")
+alias("multi-krum", "krum(keep=null)", "the mean of the uploads that are nearest to most others")

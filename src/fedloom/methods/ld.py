@@ -23,6 +23,7 @@ class LD(Regularizer):
     """Keeps logits near those of the global model."""
 
     paper = "Kim et al. 2024, FedDr+"
+    work = "a teacher's forward pass per step"
     search_ranges: ClassVar[Mapping[str, Range]] = {
         "weight": Span(0.1, 10.0, log=True, source="a decade around the default of 1")
     }

@@ -22,6 +22,7 @@ class LG(Part):
     paper = "Liang et al. 2020, LG-FedAvg"
     variants: ClassVar[frozenset[str]] = frozenset({"shared"})
     shared: str | tuple[str, ...] = "head"
+    """what is shared: head | body | a list of modules"""
 
     def regions(self, regions: Regions) -> Regions:
         wanted = (self.shared,) if isinstance(self.shared, str) else self.shared

@@ -44,11 +44,17 @@ class LoRA(Part):
     paper = "Hu et al. 2021, LoRA"
     builds_last: ClassVar[bool] = True  # adapters join the body that the other parts make
     rank: Count = 8
+    """rank of the adapters"""
     alpha: Positive = 8.0
+    """adapters are scaled by alpha / rank"""
     targets: str | tuple[str, ...] = "auto"
+    """layers with adapters: auto (all of the body) | a regular expression | a list"""
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """dropout before the adapters"""
     train_head: bool = True
+    """train and send the head"""
     train_norm: bool = False
+    """train and send normalizers"""
 
     @property
     def low_rank(self) -> LowRank:

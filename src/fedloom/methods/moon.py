@@ -31,12 +31,16 @@ class Moon(Regularizer):
     """Contrastive term: features near the global model's, away from the client's previous model's."""
 
     paper = "Li et al. 2021, MOON"
+    work = "two teachers' forward passes per step"
     search_ranges: ClassVar[Mapping[str, Range]] = {
         "weight": Span(0.1, 10.0, log=True, source="Li et al. 2021 try 0.1, 1, 5 and 10")
     }
     weight: NonNegative = 0.1
+    """weight of the term"""
     temperature: Positive = 0.5
+    """temperature of similarities"""
     projection: Count | None = None
+    """width of a projection between body and head; null: none"""
 
     def build(self, net: Net, task: TaskInfo) -> Net:
         if self.projection is None:

@@ -44,12 +44,16 @@ class Norm(Part):
     """Another feature normalizer: bn, gn, ln, in, frn, rbn, sn or none."""
 
     paper = "Kang et al. 2024, FedNN (comparison)"
+    work = "normalization of activations"
     sums = "shares"  # `log` reads the average
     replaces: ClassVar[frozenset[str]] = frozenset({"norm"})
     variants: ClassVar[frozenset[str]] = frozenset({"kind"})
     kind: Kind = "gn"
-    groups: Count = 2  # of gn
-    threshold: bool = True  # of frn
+    """bn | gn | ln | in | rbn | sn | frn | none"""
+    groups: Count = 2
+    """number of groups of gn"""
+    threshold: bool = True
+    """frn: a learned threshold replaces the ReLU that follows"""
 
     def build(self, net: Net, task: TaskInfo) -> Net:
         for place in places(net, task.inputs):

@@ -27,11 +27,13 @@ class NTD(Regularizer):
     """Distills the global model's view of the not-true classes."""
 
     paper = "Lee et al. 2022, FedNTD"
+    work = "a teacher's forward pass per step"
     search_ranges: ClassVar[Mapping[str, Range]] = {
         "weight": Span(0.1, 10.0, log=True, source="a decade around the default of 1"),
         "t": Span(1.0, 5.0, source="Lee et al. 2022 and Kim et al. 2024 take 1 and 3"),
     }
     t: Positive = 1.0
+    """temperature"""
 
     def term(self, batch: Batch, client: ClientContext) -> Tensor:
         return divergence(_without(client.teacher(batch).logits, batch.y), _without(batch.logits, batch.y), self.t)

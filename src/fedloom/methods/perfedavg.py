@@ -37,16 +37,22 @@ class PerFedAvg(Part):
     """Meta-learning: one gradient step on a client's data personalizes the global model."""
 
     paper = "Fallah et al. 2020, Per-FedAvg"
+    work = "one more gradient per step (fo), or three more (hf)"
     search_ranges: ClassVar[Mapping[str, Range]] = {
         "alpha": Span(
             0.001, 1.0, log=True, source="ours, around the 0.1 of Oh et al. 2022; other codes take 0.001 and 0.01"
         )
     }
     alpha: NonNegative = 0.1
+    """rate of the inner step"""
     beta: Positive | None = None
+    """rate of the outer step; null: the recipe's"""
     mode: Literal["fo", "hf"] = "fo"
+    """fo (first order) | hf (Hessian-free)"""
     delta: Positive = 0.001
+    """step of the central difference of hf"""
     steps: Count = 1
+    """steps that personalize the global model"""
 
     def check(self, plan: RunPlan) -> None:
         if self.beta is not None and plan.optimizer != "sgd":

@@ -69,10 +69,12 @@ class PFedFDA(Part):
     """A discriminant head from Gaussians of the features, global ones mixed with the client's own."""
 
     paper = "McLaughlin & Su 2024, pFedFDA"
+    work = "a pass or two over the data after training"
     replaces: ClassVar[frozenset[str]] = frozenset({"head"})
     variants: ClassVar[frozenset[str]] = frozenset({"beta"})
     sums = "shares"  # means of bodies and Gaussians
     beta: Share | None = None
+    """share of the client's own Gaussians; null: by cross-validation"""
 
     def build(self, net: Net, task: TaskInfo) -> Net:
         if type(net.head) is not nn.Linear or net.head.bias is None:

@@ -40,14 +40,19 @@ class PFedMe(Part):
     """Personal models by proximal steps; the global model follows them (Moreau envelopes)."""
 
     paper = "Dinh et al. 2020, pFedMe"
+    work = "`steps` - 1 more gradients per step"
     search_ranges: ClassVar[Mapping[str, Range]] = {
         "lam": Span(1.0, 30.0, log=True, source="the authors' scripts take 15 to 30; less is ours"),
         "alpha": Span(0.01, 0.1, log=True, source="the authors' scripts"),
     }
     lam: NonNegative = 15.0
+    """pull of the personal model to the client's copy of the global one"""
     steps: Count = 5
+    """steps of the personal model per batch"""
     alpha: Positive = 0.09
+    """rate of the personal model"""
     mu: NonNegative = 0.0
+    """decay of the personal model"""
 
     def client_state(self, weights: Tensor, task: TaskInfo) -> Tensors:
         return {"theta": weights.clone(), "begun": torch.zeros(1)}

@@ -28,11 +28,14 @@ class Prox(Part):
     """Proximal term: clients stay near the global model."""
 
     paper = "Li et al. 2020, FedProx"
+    work = "one to three vector operations per step"
     search_ranges: ClassVar[Mapping[str, Range]] = {
         "mu": Span(0.001, 1.0, log=True, source="Li et al. 2020 try 0.001, 0.01, 0.1 and 1")
     }
     mu: NonNegative = 0.01
+    """strength of the proximal term; 0 is FedAvg"""
     beta: Share | None = None
+    """share of the loss in a convex mix, in place of mu; null: added"""
 
     def mix_share(self) -> float | None:
         return self.beta

@@ -26,7 +26,9 @@ class RFA(Part):
     paper = "Pillutla et al. 2022, RFA"
     bounds: ClassVar[bool] = True
     steps: Annotated[int, Field(ge=0)] = 4
+    """Weiszfeld steps; 0 is the mean"""
     nu: Positive = 1e-5
+    """smallest distance that is divided by"""
 
     def aggregate(self, server: ServerContext) -> Tensor:
         center = server.mean(server.uploads)

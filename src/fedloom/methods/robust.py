@@ -41,6 +41,7 @@ class Trimmed(Part):
     paper = "Yin et al. 2018"
     bounds: ClassVar[bool] = True
     share: Annotated[float, Field(ge=0, lt=0.5)] = 0.1
+    """share of the values that is cut at each end"""
 
     def aggregate(self, server: ServerContext) -> Tensor:
         count = len(server.uploads)
@@ -54,6 +55,7 @@ class Clipped(Part):
     paper = "Sun et al. 2019"
     bounds: ClassVar[bool] = True
     largest: Positive = 1.0
+    """largest norm of an update"""
 
     def aggregate(self, server: ServerContext) -> Tensor:
         moves = []

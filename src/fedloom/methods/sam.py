@@ -39,14 +39,19 @@ class SAM(Part):
     """The gradient at weights perturbed along the gradient, towards flat minima."""
 
     paper = "Qu et al. 2022, FedSAM"
+    work = "a second forward and backward pass per step"
     search_ranges: ClassVar[Mapping[str, Range]] = {
         "rho": Span(0.01, 0.5, log=True, source="published codes take 0.01 to 0.1, and around"),
     }
     variants: ClassVar[frozenset[str]] = frozenset({"adaptive"})
     rho: NonNegative = 0.1
+    """length of the perturbation; 0 is FedAvg"""
     mix: Share = 1.0
+    """share of the second gradient in the step"""
     adaptive: bool = False
+    """scale the perturbation by the weights (ASAM)"""
     eta: NonNegative = 0.2
+    """ASAM: added to the weights' magnitude"""
 
     def gradient(self, batch: Batch, client: ClientContext) -> Tensor:
         gradient = client.gradient_of(batch=batch)

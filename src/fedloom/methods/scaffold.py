@@ -43,6 +43,7 @@ class Scaffold(Part):
     """Control variates cancel client drift (option II, momentum-aware)."""
 
     paper = "Karimireddy et al. 2020, SCAFFOLD"
+    work = "one to three vector operations per step"
     plain_sgd = "computes a client's gradient from its movement, learning rate and number of steps"
     sums = "equal"  # of the controls' changes
 

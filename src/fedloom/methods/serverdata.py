@@ -28,12 +28,16 @@ class ServerData(Part):
 
     name: ClassVar[str] = "server-data"
     paper = "Oh et al. 2022, FedBABU (Table 2)"
+    work = "training on the server, on one worker"
     central_data = "some"
     sums = "shares"  # it trains the average
     variants: ClassVar[frozenset[str]] = frozenset({"update"})
     share: float = Field(0.05, gt=0, le=1)
+    """share of all training samples that the server has"""
     epochs: Count = 1
+    """epochs on the server per round"""
     update: Literal["full", "body"] = "full"
+    """what is trained: full | body"""
 
     def server_training(self, client: ClientContext) -> None:
         regions = () if self.update == "full" else BEFORE_HEAD

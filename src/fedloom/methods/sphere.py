@@ -51,9 +51,13 @@ class Sphere(Part):
     replaces: ClassVar[frozenset[str]] = frozenset({"head"})
     variants: ClassVar[frozenset[str]] = frozenset({"loss", "calibrate"})
     form: Literal["ce", "mse"] = Field("ce", alias="loss")
+    """ce (cross-entropy) | mse (mean squared error)"""
     scale: Positive = 1.0
+    """factor of the logits of ce"""
     calibrate: bool = False
+    """solve the head in closed form after the last round"""
     ridge: Positive = 1e-3
+    """regularization of that solution, in units of the mean eigenvalue"""
 
     def build(self, net: Net, task: TaskInfo) -> Net:
         net.head = FixedHead(orthonormal(weight_of(net.head)))

@@ -31,9 +31,13 @@ class WN(Part):
     """Weight normalization: convolutions use weights with mean 0 and deviation 1."""
 
     paper = "Kang et al. 2024, FedNN"
+    work = "normalization of weights"
     ddof: Literal[0, 1] = 0
+    """1: the unbiased deviation"""
     eps: Positive = 1e-10
-    outside: bool = False  # eps is added to the deviation, not to the variance
+    """keeps the deviation above zero"""
+    outside: bool = False
+    """add eps to the deviation, not to the variance"""
 
     def build(self, net: Net, task: TaskInfo) -> Net:
         convolutions = [m for m in net.body.modules() if isinstance(m, (nn.Conv1d, nn.Conv2d, nn.Conv3d))]

@@ -9,7 +9,6 @@ nothing else. Nets from elsewhere (`timm:NAME`, `hf:NAME`, `module:NAME`) are fo
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import inspect
 import pkgutil
@@ -23,6 +22,7 @@ from torch import nn
 from fedloom.data.spec import KINDS, InputSpec, Kind
 from fedloom.errors import FedloomError, shown
 from fedloom.io.user_code import import_source
+from fedloom.nearest import unknown_model
 from fedloom.nets.parameters import Parameter, parameters_of, read_values, spell_model, split_text
 
 BodyHead = tuple[nn.Module, nn.Module]
@@ -132,13 +132,7 @@ def find_model(text: str) -> Model:
     models = all_models()
     if name in models:
         return models[name].given(texts)
-    near = difflib.get_close_matches(name.lower(), models, n=1)
-    hint = f"did you mean {near[0]}? " if near else ""
-    prefixes = ", ".join(f"{prefix}:NAME" for prefix in all_sources())
-    raise FedloomError(
-        f"there is no model {shown(name)}: {hint}choose {', '.join(models)}, {prefixes}, package.module:function or "
-        "file.py:function"
-    )
+    raise FedloomError(unknown_model(name, models, all_sources()))
 
 
 def _user_function(name: str) -> Make:

@@ -9,7 +9,7 @@ import yaml
 from pydantic import ValidationError
 
 from fedloom.errors import FedloomError
-from fedloom.papers.nearest import nearest
+from fedloom.nearest import nearest
 from fedloom.papers.schema import Paper, Protocol
 from fedloom.recipe.sentence import sentence
 

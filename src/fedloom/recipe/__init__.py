@@ -11,7 +11,7 @@ from fedloom.recipe.fields import (
     SecAgg,
     recipe,
 )
-from fedloom.recipe.read import assign, read_recipe
+from fedloom.recipe.read import assign, merged, read_recipe
 from fedloom.recipe.work import span
 
 __all__ = [
@@ -24,6 +24,7 @@ __all__ = [
     "Recipe",
     "SecAgg",
     "assign",
+    "merged",
     "read_recipe",
     "recipe",
     "span",

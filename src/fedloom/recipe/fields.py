@@ -11,7 +11,7 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from typing import Annotated, Any, Literal
 
 import yaml
@@ -187,7 +187,7 @@ class Deploy(BaseModel):
 class Recipe(BaseModel):
     """An experiment."""
 
-    model_config = _FROZEN
+    model_config = ConfigDict(**_FROZEN, defer_build=True)  # its validator takes a while; `--help` needs none
     data: Annotated[Data, about("the data set"), FLAG] = Data()
     split: Annotated[
         str, about('which client holds and sees what, such as "dirichlet:0.5+noise:0.1" (fedloom list splits)'), FLAG
@@ -443,8 +443,9 @@ class Recipe(BaseModel):
         text = json.dumps(content, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
-    def to_yaml(self) -> str:
-        return str(yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False, allow_unicode=True))
+    def to_yaml(self, exclude: Set[str] = frozenset()) -> str:
+        values = self.model_dump(mode="json", exclude={*exclude})
+        return str(yaml.safe_dump(values, sort_keys=False, allow_unicode=True))
 
 
 def _later(model: BaseModel) -> set[str]:

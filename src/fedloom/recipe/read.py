@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,15 @@ def read_recipe(path: str | Path) -> dict[str, Any]:
     if not isinstance(fields, dict):
         raise FedloomError(f"recipe: {path} must hold fields such as `method: fedavg`, one per line")
     return fields
+
+
+def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields overridden by others; a plain text in place of a group changes the group's name alone."""
+    whole = {**base, **changes}
+    for group in NAMED_GROUPS:
+        if isinstance(changes.get(group), str) and isinstance(base.get(group), dict):
+            whole[group] = {**base[group], "name": changes[group]}
+    return whole
 
 
 def assign(fields: dict[str, Any], setting: str) -> None:

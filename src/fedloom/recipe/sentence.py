@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 import types
 from typing import Any, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
-from fedloom.errors import LINE, brief
+from fedloom.errors import brief
+from fedloom.nearest import advice
 
 
 def sentence(error: ValidationError, model: type[BaseModel]) -> str:
@@ -21,8 +21,7 @@ def sentence(error: ValidationError, model: type[BaseModel]) -> str:
         return _plain(str(first["msg"]))
     group, path = _group(model, loc)
     if first["type"] == "extra_forbidden":
-        near = difflib.get_close_matches(loc[-1][:LINE], group.model_fields, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(group.model_fields)}"
+        hint = advice(loc[-1], group.model_fields, "fields", f"known are {', '.join(group.model_fields)}")
         return f"{brief('.'.join([*path, loc[-1]]) if re.fullmatch(r'[a-z_]+', loc[-1]) else loc[-1])}: unknown field; {hint}"
     same = [item for item in problems if item["loc"][:1] == first["loc"][:1] and item["input"] is first["input"]]
     allowed = " or ".join(dict.fromkeys(_plain(str(item["msg"])) for item in same)).replace(" or must be ", " or ")

@@ -98,7 +98,7 @@ def unseen_line(results: ResultsByRun) -> str:
 def print_wide(console: Console, table: Table) -> None:
     """Print at full width even in a narrow terminal: a wrapped line is better than a truncated number."""
     needed = table.__rich_measure__(console, console.options.update(width=1000, max_width=1000)).maximum
-    Console(file=console.file, width=max(console.width, needed)).print(table)
+    Console(file=console.file, width=max(console.width, needed), quiet=console.quiet).print(table)
 
 
 def adopted_table(adopted: Adopted) -> Table:

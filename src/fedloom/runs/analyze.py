@@ -27,13 +27,13 @@ from fedloom.analysis.collect.round_means import alignment, norms, train_counts
 from fedloom.analysis.cost import check_targets, cost
 from fedloom.analysis.factors import NAMES
 from fedloom.analysis.numbers import mean, to_json
+from fedloom.analysis.what import WHAT
 from fedloom.engine.server.round import Federation
 from fedloom.errors import FedloomError, shown
 from fedloom.evaluation.metrics import find_metric
 from fedloom.io.files import read_lines, write_json
 from fedloom.runs.folder import RunFolder
 
-WHAT = ("factors", "norms", "alignment", "drift", "collapse", "consistency", "refinement", "embedding", "cost")
 FROM_CLIENTS = {"norms", "alignment", "drift", "collapse", "consistency", "refinement", "embedding"}
 MOST_CLIENTS = 10  # of the last cohort, where none are named
 Tell = Callable[[str], None]

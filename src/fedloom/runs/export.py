@@ -1,7 +1,7 @@
 """Export a model, the global one or a client's, to a file that loads without fedloom.
 
     model.pt2   torch.export.load("model.pt2").module()(inputs)
-    model.onnx  any ONNX runtime; needs pip install "fedloom[export]" to write
+    model.onnx  any ONNX runtime; writing it needs the extra export
     FOLDER      low-rank adapters in peft's own files (export_adapters.py); the other formats have them merged into the weights
 
 The input is what the data hold: `pixels`, float32 B,C,H,W from 0 to `scale` (255; 16 for digits), `features`, float32 of
@@ -36,6 +36,7 @@ from fedloom.evaluation.fine_tuned import TunedPart
 from fedloom.evaluation.measure import Values
 from fedloom.evaluation.personalization import REGIONS, check
 from fedloom.evaluation.tasks.finetune import FineTune
+from fedloom.extras import install
 from fedloom.io.digest import digest
 from fedloom.io.files import read_tensors, write, write_json
 from fedloom.methods.api.context import Objective
@@ -74,7 +75,7 @@ def export(
     if out.suffix not in ("", *FORMATS):
         raise FedloomError(f"out: {out} must end in {' or '.join(FORMATS)}, or name a folder for adapters")
     if out.suffix == ".onnx" and importlib.util.find_spec("onnxscript") is None:
-        raise FedloomError('out: writing ONNX needs further packages: pip install "fedloom[export]"; .pt2 needs none')
+        raise FedloomError(f"out: writing ONNX needs further packages: {install('export')}; .pt2 needs none")
     if client is not None and weights is not None:
         raise FedloomError("client: a client's model or the one in a file of weights; give only one of the two")
     if client is None and epochs:

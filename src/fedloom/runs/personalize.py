@@ -12,7 +12,8 @@ from pathlib import Path
 
 from fedloom.errors import FedloomError
 from fedloom.evaluation.fine_tuned import PersonalizationResult, TunedPart
-from fedloom.evaluation.personalization import UNSEEN, check, fine_tune, initial_values
+from fedloom.evaluation.personalization import check, fine_tune, initial_values
+from fedloom.evaluation.unseen import UNSEEN
 from fedloom.io.files import read_json, read_lines, write_json
 from fedloom.methods.api.context import Objective
 from fedloom.runs.federation import federation

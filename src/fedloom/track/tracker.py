@@ -11,6 +11,7 @@ from typing import Any, Protocol
 from fedloom.engine.experiment import Experiment
 from fedloom.engine.server.callback import RunCallback
 from fedloom.errors import FedloomError, shown
+from fedloom.extras import install
 from fedloom.recipe import Recipe
 from fedloom.track import trackers
 
@@ -40,7 +41,7 @@ def check(track: str | None) -> list[str]:
                 f"track: {shown(name)} is unknown; allowed are {', '.join(KNOWN)}, or several separated by commas"
             )
         if importlib.util.find_spec(KNOWN[name][0]) is None:
-            raise FedloomError(f'track: {name} is not installed; install it with: pip install "fedloom[track]"')
+            raise FedloomError(f"track: {name} is not installed; install it with: {install('track')}")
     return names
 
 

@@ -181,9 +181,7 @@ def test_without_ray_its_workers_are_refused_but_a_run_that_had_them_is_resumed(
                 raise KeyboardInterrupt
 
     monkeypatch.setattr("fedloom.engine.backends.ray.installed", lambda: False)
-    with pytest.raises(
-        fl.FedloomError, match=r'workers: ray needs Ray on every machine; .*pip install "fedloom\[ray\]"'
-    ):
+    with pytest.raises(fl.FedloomError, match=r'workers: ray needs Ray on every machine; .*pip install -e ".*\[ray\]"'):
         fl.run(FIELDS, workers="ray")
     assert not Path("runs").exists()
     with pytest.raises(Interrupted):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
@@ -11,6 +10,7 @@ from pkgutil import iter_modules
 from fedloom.data.sources.npz import open_npz, outline
 from fedloom.data.sources.source import FORMATS, NAMES, DataSource
 from fedloom.errors import FedloomError, brief, shown
+from fedloom.nearest import near
 
 for _module in iter_modules(__path__):
     import_module(f"{__name__}.{_module.name}")
@@ -62,8 +62,8 @@ def _files() -> dict[str, Path]:
 
 
 def _unknown(name: str, files: dict[str, Path]) -> FedloomError:
-    near = get_close_matches(name[:80], [*files, *NAMES], n=1)
-    hint = f"; did you mean {near[0]}?" if near else "."
+    proposals = near(name, [*files, *NAMES])
+    hint = f"; did you mean {proposals[0]}?" if proposals else "."
     root = os.environ.get("FEDLOOM_DATA")
     if not root:
         return FedloomError(

@@ -1,4 +1,4 @@
-"""Datasets of the Hugging Face hub, or saved with save_to_disk, through the datasets library (fedloom[hub]).
+"""Datasets of the Hugging Face hub, or saved with save_to_disk, through the datasets library (the extra hub).
 
 Image, text and label columns are found by their feature types, or named: hf:owner/name?image=img&label=fine_label. Texts
 become tokens (tokenizer=, length=, vocabulary=, schema=). Other options are config, revision, domain, client and writer. The
@@ -25,7 +25,7 @@ from fedloom.paths import resolved
 OPTIONS = (*ROLES, "config", "revision", "test", *TEXT_OPTIONS, "schema")
 
 
-@data_format("hf:owner/name", 'a dataset of the Hugging Face hub, or hf:PATH; needs pip install "fedloom[hub]"')
+@data_format("hf:owner/name", "a dataset of the Hugging Face hub, or hf:PATH; needs the extra hub")
 def open_hub(text: str) -> DataSource:
     name, options = read_options("hf:", text, OPTIONS)
     if not name:

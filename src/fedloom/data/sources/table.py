@@ -1,4 +1,4 @@
-"""Tables: csv or parquet files, read with pandas (fedloom[tables]).
+"""Tables: csv or parquet files, read with pandas (the extra tables).
 
     table:PATH.csv?target=COLUMN[&client=COLUMN&test=COLUMN&domain=COLUMN&drop=COLUMN,COLUMN&keep=COLUMN,COLUMN]
     table:PATH.csv?target=COLUMN&text=COLUMN[&tokenizer=words&length=64&vocabulary=10000]
@@ -31,7 +31,7 @@ ALLOWED = (*ROLES, *LISTS, "schema", *TEXT_OPTIONS)
 @data_format(
     "table:PATH.csv?target=COLUMN",
     "a csv or parquet table; optional: client=, test=, domain=, text=COLUMN, drop=, keep=COLUMN,COLUMN, schema=PATH.json; "
-    'needs pip install "fedloom[tables]"',
+    "needs the extra tables",
 )
 def open_table(text: str) -> DataSource:
     where = f"data {shown(f'table:{text}')}"

@@ -12,7 +12,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from difflib import get_close_matches
 from itertools import combinations, pairwise
 from typing import Any
 
@@ -20,7 +19,8 @@ from fedloom.data.partition.iid import Iid
 from fedloom.data.partition.partitioner import Partitioner, combined
 from fedloom.data.scheme import SCHEMES, Scheme, required
 from fedloom.data.shifts.shift import STEPS, Shift
-from fedloom.errors import LINE, FedloomError, shown
+from fedloom.errors import FedloomError, shown
+from fedloom.nearest import unknown_term
 from fedloom.values import whole
 
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
@@ -108,11 +108,7 @@ def _partitioner(spec: str, terms: list[Partitioner], begin: int) -> Partitioner
 def _term(spec: str, term: str) -> Scheme:
     name, colon, text = (piece.strip() for piece in term.partition(":"))
     if name not in SCHEMES:
-        near = get_close_matches(name[:LINE], SCHEMES, n=1)
-        hint = f"did you mean {near[0]}? " if near else ""
-        raise FedloomError(
-            f"split {shown(spec)}: there is no term {shown(name)}; {hint}allowed are {', '.join(sorted(SCHEMES))}"
-        )
+        raise FedloomError(unknown_term(spec, name, SCHEMES))
     scheme = SCHEMES[name]
     parameters = fields(scheme)
     if not parameters:

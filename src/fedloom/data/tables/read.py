@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fedloom.errors import FedloomError, brief
+from fedloom.extras import install
 from fedloom.paths import obstacle
 
 SUFFIXES = (".csv", ".parquet")
@@ -62,6 +63,4 @@ def _library(name: str) -> Any:
     try:
         return import_module(name)
     except ImportError as error:
-        raise FedloomError(
-            f'tables need {name.partition(".")[0]}, which is missing: pip install "fedloom[tables]"'
-        ) from error
+        raise FedloomError(f"tables need {name.partition('.')[0]}, which is missing: {install('tables')}") from error

@@ -1,4 +1,4 @@
-"""Texts become tokens by a schema: our own words, or a tokenizer of the transformers library (fedloom[transformers])."""
+"""Texts become tokens by a schema: our own words, or a tokenizer of the transformers library (the extra transformers)."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from fedloom.data.arrays import Content
 from fedloom.data.schema import TextSchema
 from fedloom.data.text import words
 from fedloom.errors import FedloomError, brief, shown
+from fedloom.extras import missing
 from fedloom.io.archives import Array
 from fedloom.values import whole
 
@@ -98,9 +99,7 @@ def _tokenizer(name: str) -> Any:
     try:
         library = import_module("transformers")
     except ImportError as error:
-        raise FedloomError(
-            f'tokenizer {shown(name)} needs the transformers library, which is missing: pip install "fedloom[transformers]"'
-        ) from error
+        raise missing(f"tokenizer {shown(name)}", "the transformers library", "transformers") from error
     folder = Path(name).expanduser()
     try:
         return library.AutoTokenizer.from_pretrained(str(folder) if folder.is_dir() else name)

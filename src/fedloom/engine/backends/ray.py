@@ -21,6 +21,7 @@ from fedloom.engine.backends.blueprint import Answer, BuiltWorker
 from fedloom.engine.backends.fork import cores
 from fedloom.engine.buffers import Bytes
 from fedloom.errors import FedloomError
+from fedloom.extras import install
 
 # Defaults, unless the environment sets them: no telemetry, no warnings, few retries.
 SETTINGS = {
@@ -29,7 +30,6 @@ SETTINGS = {
     "RAY_NUM_REDIS_GET_RETRIES": "2",
 }
 PATIENCE = 10.0  # seconds to wait for an answer at RAY_ADDRESS
-NEEDED = 'workers: ray needs Ray on every machine; install it with: pip install "fedloom[ray]"'
 
 
 class Cluster:
@@ -132,7 +132,7 @@ def installed() -> bool:
 
 def check() -> None:
     if not installed():
-        raise FedloomError(NEEDED)
+        raise FedloomError(f"workers: ray needs Ray on every machine; install it with: {install('ray')}")
 
 
 def _ray() -> Any:

@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from fedloom.errors import FedloomError, shown
 from fedloom.io.user_code import same_origin
+from fedloom.nearest import unknown_metric
 
 Scores = npt.NDArray[np.float64]  # (N, C)
 Targets = npt.NDArray[np.int64]  # (N,)
@@ -110,7 +111,7 @@ def register(metric: type[Metric]) -> None:
 
 def find_metric(name: str) -> Metric:
     if name not in METRICS:
-        raise FedloomError(f"metrics: {shown(name)} is unknown; allowed are {', '.join(sorted(METRICS))}")
+        raise FedloomError(unknown_metric(name, METRICS))
     return METRICS[name]
 
 

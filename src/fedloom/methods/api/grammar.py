@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from fedloom.errors import LINE, FedloomError, brief, shown
+from fedloom.errors import FedloomError, brief, shown
 from fedloom.methods.api.groups import group_of
 from fedloom.methods.api.part import Method, Part
 from fedloom.methods.api.registry import ALIASES, PARTS
+from fedloom.nearest import unknown_part
 from fedloom.values import Unreadable, parse
 
 _TERM = re.compile(r"^\s*([A-Za-z_][\w-]*)\s*(?:\((.*)\))?\s*$", re.DOTALL)
@@ -41,10 +41,7 @@ def _expand(name: str, arguments: dict[str, Any]) -> Iterable[Part]:
     if name in PARTS:
         return [PARTS[name](**arguments)]
     if name not in ALIASES:
-        known = sorted({*PARTS, *ALIASES})
-        near = difflib.get_close_matches(name[:LINE], known, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}"
-        raise FedloomError(f"method: unknown part {shown(name)}; {hint}")
+        raise FedloomError(unknown_part(name, sorted({*PARTS, *ALIASES})))
     text = ALIASES[name].sum
     parts = list(method(text).parts) if text else []
     for key in arguments:

@@ -30,6 +30,35 @@ GROUPS = (  # in the order of tables
     *("queries", "shared weights", "personal model", "data", "other"),
 )
 
+# What a user looks for in a list, the broadest first; decided by group, and for aggregation by what it protects from.
+FAMILIES = (
+    "Local training, one global model",
+    "Heads",
+    "Normalizers",
+    "Server",
+    "Robust and private",
+    "Personal models",
+    "Reference points",
+)
+_FAMILY_OF = {
+    "gradient": 0,
+    "loss": 0,
+    "head": 1,
+    "normalizer": 2,
+    "aggregation": 3,
+    "server step": 3,
+    "server training": 3,
+    "queries": 3,
+    "shared weights": 5,
+    "personal model": 5,
+    "data": 6,
+    "other": 0,
+}
+
+
+def family_of(part: type[Part]) -> str:
+    return FAMILIES[4 if part.bounds else _FAMILY_OF[group_of(part)]]
+
 
 def group_of(part: type[Part]) -> str:
     def defines(*hooks: str) -> bool:

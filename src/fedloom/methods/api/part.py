@@ -90,6 +90,8 @@ class Part(BaseModel):
     search_ranges: ClassVar[Mapping[str, Range]] = {}
     # How many times the rate of plain cross-entropy suits this part under SGD, with the source. None: the same rate.
     rate_scale: ClassVar[RateScale | None] = None
+    # What a client, or the server, computes beside FedAvg's steps, for a reader who compares costs. Empty: nothing to speak of.
+    work: ClassVar[str] = ""
     # True: `aggregate` is called even if no upload of the round was accepted.
     always: ClassVar[bool] = False
     # Names of client state that `before_training` writes. A query of another part that trains leaves it as it is, where other

@@ -34,8 +34,11 @@ class AdaptiveServer(Part, abstract=True):
         "tau": Span(1e-5, 0.1, log=True, source="Reddi et al. 2021 try powers of ten from 0.00001 to 0.1"),
     }
     lr: Positive
+    """learning rate of the server"""
     beta1: Decay
+    """decay of the mean of updates"""
     tau: Positive
+    """added to the root of the mean square; a large one switches adaptivity off"""
 
     def second_moment(self, v: Tensor, square: Tensor) -> None:
         """Move v, in place, by the squared update."""

@@ -20,7 +20,9 @@ class Regularizer(Part, abstract=True):
     """What the regularizers have in common; a subclass defines `term`."""
 
     weight: NonNegative = 1.0
+    """weight of the term"""
     beta: Share | None = None
+    """share of the loss in a convex mix, in place of weight; null: added"""
 
     def mix_share(self) -> float | None:
         return self.beta

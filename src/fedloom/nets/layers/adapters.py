@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from fedloom.data.spec import InputSpec
 from fedloom.errors import FedloomError, shown
+from fedloom.extras import install
 from fedloom.nets.layers.surgery import exchange
 from fedloom.nets.net import Net, is_normalizer
 from fedloom.nets.registry import reason
@@ -50,9 +51,7 @@ def library() -> Any:
     try:
         return import_module("peft")
     except ImportError:
-        raise FedloomError(
-            'its adapters are made by the peft library, which is missing: pip install "fedloom[lora]"'
-        ) from None
+        raise FedloomError(f"its adapters are made by the peft library, which is missing: {install('lora')}") from None
 
 
 def inject(net: Net, how: LowRank, inputs: InputSpec, train_norm: bool) -> None:

@@ -16,6 +16,7 @@ from torch import nn
 
 from fedloom.data.spec import InputSpec, Shape
 from fedloom.errors import FedloomError
+from fedloom.extras import missing
 from fedloom.nets.registry import Model, net_source, reason
 
 
@@ -52,7 +53,7 @@ def _library() -> Any:
         return import_module("timm")
     except ImportError as error:
         if error.name == "timm":
-            raise FedloomError('timm:… needs the timm library: pip install "fedloom[timm]"') from None
+            raise missing("timm:…", "the timm library", "timm") from None
         cause = str(error)
     except Exception as error:  # a torchvision of another build of torch raises a RuntimeError
         cause = reason(error)

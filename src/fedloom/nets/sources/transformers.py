@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from fedloom.data.spec import InputSpec, Shape
 from fedloom.errors import FedloomError
+from fedloom.extras import missing
 from fedloom.nets.registry import Model, net_source, reason
 from fedloom.nets.split import logits_of
 
@@ -72,7 +73,7 @@ def _library() -> Any:
     try:
         return import_module("transformers")
     except ImportError:
-        raise FedloomError('hf:… needs the transformers library: pip install "fedloom[transformers]"') from None
+        raise missing("hf:…", "the transformers library", "transformers") from None
 
 
 def _config(library: Any, source: str) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import html
-import importlib.util
 import json
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
@@ -58,8 +57,4 @@ def embedded(data: Mapping[str, Any]) -> str:
 
 def plotly() -> str:
     """plotly.js from the plotly package."""
-    spec = importlib.util.find_spec("plotly")
-    script = Path(spec.origin or "").parent / "package_data" / "plotly.min.js" if spec else None
-    if script is None or not script.is_file():
-        raise FedloomError('report: figures need plotly; install it with: pip install "fedloom[report]"')
-    return script.read_text(encoding="utf-8")
+    return (files("plotly") / "package_data" / "plotly.min.js").read_text(encoding="utf-8")

@@ -18,7 +18,7 @@ from urllib.parse import parse_qs, urlsplit
 from fedloom.errors import FedloomError
 from fedloom.report.page.content import content
 from fedloom.report.page.gather import find_runs, tuning_folders
-from fedloom.report.page.html import page, plotly
+from fedloom.report.page.html import page
 
 HOST = "127.0.0.1"
 WATCHED = (
@@ -71,7 +71,6 @@ def serve(paths: Sequence[str | Path], port: int = 8000, title: str = "") -> Thr
     for path in paths:
         if not Path(path).is_dir():
             raise FedloomError(f"watch: there is no folder {path}")
-    plotly()  # refuse now if it is not installed
     if not 0 <= port <= 65535:
         raise FedloomError(f"port: must be 0 to 65535 (got {port})")
     try:

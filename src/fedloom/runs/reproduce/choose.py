@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from fedloom.errors import FedloomError, shown
 from fedloom.methods import method
+from fedloom.nearest import nearest
 from fedloom.papers import PublishedCell, key_of, paper, table_cells
-from fedloom.papers.nearest import nearest
 from fedloom.papers.rows import canonical
 from fedloom.runs.sweep import cut
 
@@ -85,7 +85,7 @@ def _with_methods(cells: Sequence[PublishedCell], wanted: Sequence[str]) -> list
         same = {id(cell) for cell in cells if _is_method(cell, text)}
         if not same:
             names = dict.fromkeys(name for cell in cells for name in (cell.name, cell.sum) if name)
-            raise FedloomError("methods: " + nearest("method", text, names))
+            raise FedloomError("methods: " + nearest("method", text, names, "methods"))
         kept |= same
     return [cell for cell in cells if id(cell) in kept]
 

@@ -7,6 +7,7 @@ from functools import cache
 from pathlib import Path
 
 from fedloom.data import list_sets
+from fedloom.extras import install
 from fedloom.papers import is_place
 from fedloom.papers.schema import Protocol
 
@@ -36,7 +37,7 @@ def how_to_get(name: str, protocol: Protocol | None) -> str:
     if protocol is not None and protocol.where_to_get:
         return f"{text}get it elsewhere: {protocol.where_to_get}"
     if (origin := _places().get(name, "")).startswith("hf:"):
-        return f'{text}let a run download it from {origin} (needs pip install "fedloom[hub]")'
+        return f"{text}let a run download it from {origin} (needs {install('hub')})"
     return f"{text}name your own with --set data.name=PATH.npz, folder:PATH or hf:owner/name"
 
 

@@ -17,6 +17,7 @@ from fedloom.engine.server.callback import Callbacks, RunCallback
 from fedloom.errors import FedloomError
 from fedloom.papers import PublishedCell, protocols
 from fedloom.papers.apply import flat
+from fedloom.paths import REPRODUCTIONS
 from fedloom.recipe import NO_EFFECT_FIELDS
 from fedloom.runs.cells import Cell, weighed
 from fedloom.runs.compare import each_cell, tune_clients
@@ -31,7 +32,7 @@ from fedloom.runs.reproduce.results import Results, StoredResult
 from fedloom.runs.reproduce.reuse import FinishedRuns, complete
 from fedloom.runs.run import Run
 
-OUT = Path("runs/reproduce")
+OUT = REPRODUCTIONS
 DIVERGED = re.compile(r"round (\d+): .*training has diverged")
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from fedloom.errors import FedloomError
 from fedloom.evaluation.metrics import find_metric
 from fedloom.runs.tune.chosen import Tuned
 from fedloom.runs.tune.trial_row import TrialRow
@@ -15,11 +14,9 @@ SYMBOLS = {"finished": "circle", "stopped early": "circle-open", "diverged": "x"
 
 def figure(tuned: Tuned, trials: Sequence[TrialRow]) -> Any:
     """One panel per method, over the rate where it is tuned. Diverged trials have no value and lie at the bottom."""
-    try:
-        from plotly import graph_objects
-        from plotly.subplots import make_subplots
-    except ImportError:
-        raise FedloomError('plot: needs plotly; install it with: pip install "fedloom[report]"') from None
+    from plotly import graph_objects  # slow to import
+    from plotly.subplots import make_subplots
+
     methods = [chosen for chosen in tuned.methods if chosen.ranges]
     metric = find_metric(tuned.metric)
     scale = 100 if metric.format == "percent" else 1

@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from fedloom.errors import FedloomError
+from fedloom.extras import install
 from fedloom.methods.api.search import Choices, Range, Span
 from fedloom.rng import key, numpy_generator
 from fedloom.runs.tune.space import Point, Space, contains, rounded
@@ -30,7 +31,7 @@ def optuna() -> Any:
     try:
         import optuna as package
     except ImportError:
-        raise FedloomError('tune: searching needs Optuna; install it with: pip install "fedloom[tune]"') from None
+        raise FedloomError(f"tune: searching needs Optuna; install it with: {install('tune')}") from None
     package.logging.set_verbosity(package.logging.ERROR)
     return package
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedloom.errors import FedloomError
+from fedloom.extras import install
 from fedloom.io.files import write
 from fedloom.runs.tune.chosen import Tuned
 from fedloom.runs.tune.figure import figure
@@ -57,7 +58,7 @@ class Study:
         try:
             import pandas
         except ImportError:
-            raise FedloomError('frame: needs pandas; install it with: pip install "fedloom[tables]"') from None
+            raise FedloomError(f"frame: needs pandas; install it with: {install('tables')}") from None
         return pandas.DataFrame(self.rows())
 
     def plot(self) -> Any:

@@ -5,36 +5,42 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
 from typer import Argument, Option
 
-from fedloom.cli import console
+from fedloom.cli import complete, console
+from fedloom.cli.outcome import Outcome
 from fedloom.errors import FedloomError
+from fedloom.paths import REPRODUCTIONS
 from fedloom.recipe import assign
-from fedloom.report.personal import print_wide
-from fedloom.report.progress import ProgressBar
-from fedloom.report.published import table_list, tables_list
-from fedloom.report.reproduction import save, sheets
-from fedloom.report.sheet import rich_table
-from fedloom.report.table import listing
-from fedloom.runs.reproduce import OUT, carry_out, plan
-from fedloom.runs.reproduce.estimate import duration, job_seconds
 
 
 def reproduce(
-    target: Annotated[str, Argument(help="list | PAPER | PAPER/TABLE, such as fedbabu/table5", show_default=False)],
-    what: Annotated[str | None, Argument(help="after list: a paper or a table", show_default=False)] = None,
+    target: Annotated[
+        str,
+        Argument(
+            help="list | PAPER | PAPER/TABLE, such as fedbabu/table5",
+            show_default=False,
+            autocompletion=complete.reproduction,
+        ),
+    ],
+    what: Annotated[
+        str | None,
+        Argument(help="after list: a paper or a table", show_default=False, autocompletion=complete.paper_or_table),
+    ] = None,
     cells: Annotated[
         str | None, Option(help='cells by their labels: "s=10, tau=1"; alternatives: "s=10; s=50"', show_default="all")
     ] = None,
-    methods: Annotated[str | None, Option(help="methods by name or sum: fedavg,fedbabu", show_default="all")] = None,
+    methods: Annotated[
+        str | None,
+        Option(help="methods by name or sum: fedavg,fedbabu", show_default="all", autocompletion=complete.method),
+    ] = None,
     seeds: Annotated[int, Option(help="number of seeds, beginning with 0")] = 1,
     scale: Annotated[float, Option(help="share of the protocol's rounds")] = 1.0,
     source: Annotated[
         list[Path] | None,
         Option("--from", help="reuse finished runs below this folder; repeatable", show_default=False),
     ] = None,
-    out: Annotated[Path, Option("--out", "-o", help="folder for runs and tables")] = OUT,
+    out: Annotated[Path, Option("--out", "-o", help="folder for runs and tables")] = REPRODUCTIONS,
     as_published: Annotated[
         bool, Option("--as-published", help="run what the released code did, where that is another method")
     ] = False,
@@ -44,13 +50,18 @@ def reproduce(
     only_plan: Annotated[bool, Option("--plan", help="say what would be run and how long it takes, then stop")] = False,
     workers: Annotated[str | None, Option(help="number of worker processes", show_default="one per core")] = None,
     set_: Annotated[
-        list[str] | None, Option("--set", help="another value of a recipe field in all runs: a.b=value")
+        list[str] | None,
+        Option(
+            "--set",
+            help="another value of a recipe field in all runs: a.b=value",
+            metavar="FIELD=VALUE",
+            autocompletion=complete.field,
+        ),
     ] = None,
-) -> None:
+) -> Outcome:
     """Reproduce a paper's table from its own protocol, with the published numbers beside ours."""
     if target == "list":
-        _list(what)
-        return
+        return _list(what)
     if what is not None:
         raise FedloomError(f"reproduce: one table at a time; leave out {what}")
     given: dict[str, Any] = {}
@@ -58,15 +69,27 @@ def reproduce(
         assign(given, setting)
     if workers is not None:
         given["workers"] = workers
+
+    from fedloom.report.data import reproduction_data
+    from fedloom.report.personal import print_wide
+    from fedloom.report.progress import ProgressBar
+    from fedloom.report.reproduction import save, sheets
+    from fedloom.report.sheet import rich_table
+    from fedloom.runs.reproduce import carry_out, plan
+    from fedloom.runs.reproduce.estimate import duration, job_seconds
+
     planned = plan(target, cells, methods, seeds, scale, source or (), out, given, as_published, tuned_clients)
     console.note(planned.describe())
     for name, how in planned.without_data.items():
         console.note(f"left out: cells on {name}, which is missing; {how}")
     if only_plan:
+        jobs = []
         for job in planned.jobs:
-            state = "finished" if job.digest in planned.done else f"about {duration(job_seconds(job))}"
+            finished, seconds = job.digest in planned.done, job_seconds(job)
+            state = "finished" if finished else f"about {duration(seconds)}"
             console.line(f"{job.cell.title}: {state}; {job.folder}")
-        return
+            jobs.append({"cell": job.cell.title, "finished": finished, "seconds": seconds, "path": job.folder})
+        return Outcome({"path": planned.out, "jobs": jobs}, [job.folder for job in planned.jobs])
     with ProgressBar(console.out) as bar:
         reproduction = carry_out(planned, [bar])
     for key, table in reproduction.tables:
@@ -77,11 +100,15 @@ def reproduce(
             console.out.print(note, highlight=False, markup=False, style="red" if note.startswith("Failed:") else None)
     save(reproduction)
     console.line(f"tables: {planned.out}/*.md, *.tex, *.csv; run folders: {planned.out}/runs")
-    if any(not item.diverged for item in reproduction.failures):
-        raise typer.Exit(1)
+    failed = any(not item.diverged for item in reproduction.failures)
+    return Outcome(reproduction_data(reproduction), [planned.out], code=1 if failed else 0)
 
 
-def _list(what: str | None) -> None:
+def _list(what: str | None) -> Outcome:
+    from fedloom.report.personal import print_wide
+    from fedloom.report.published import table_list, tables_list
+    from fedloom.report.table import listing
+
     if what is not None and "/" in what:
         listed = table_list(what)
         print_wide(console.out, listing(listed.rows, listed.columns))  # a cell a line
@@ -90,3 +117,4 @@ def _list(what: str | None) -> None:
         console.out.print(listing(listed.rows, listed.columns))
     for note in listed.notes:
         console.line(note)
+    return Outcome(listed.rows)

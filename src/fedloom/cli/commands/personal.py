@@ -4,33 +4,40 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
-from rich.progress import Progress
 from typer import Argument, Option
 
-from fedloom.cli import console
+from fedloom.cli import complete, console
+from fedloom.cli.outcome import Outcome
 from fedloom.errors import FedloomError, shown
-from fedloom.evaluation.fine_tuned import PersonalizationResult
-from fedloom.evaluation.personalization import UNSEEN
-from fedloom.report.personal import (
-    adopted_table,
-    distribution_table,
-    personal_table,
-    print_wide,
-    shared_metrics,
-    sweep_table,
-    unseen_line,
-)
-from fedloom.runs.adopt import adopt as adopt_client
-from fedloom.runs.export import export as export_model
-from fedloom.runs.personalize import FineTuning, personalize_run
+from fedloom.evaluation.unseen import UNSEEN
+
+if TYPE_CHECKING:
+    from fedloom.evaluation.fine_tuned import PersonalizationResult
 
 T = TypeVar("T")
+Finished = Annotated[
+    Path,
+    Argument(
+        metavar="RUN",
+        help="the folder of a finished run",
+        show_default=False,
+        autocompletion=complete.run_folder,
+    ),
+]
 
 
 def personalize(
-    paths: Annotated[list[Path], Argument(metavar="RUN...", help="folders of finished runs", show_default=False)],
+    paths: Annotated[
+        list[Path],
+        Argument(
+            metavar="RUN...",
+            help="folders of finished runs",
+            show_default=False,
+            autocompletion=complete.run_folder,
+        ),
+    ],
     part: Annotated[str, Option(help="full | head | body | adapter | alternate, or several: full,head")] = "full",
     epochs: Annotated[str, Option(help="epochs of fine-tuning; of several (1,5,10) each is shown")] = "5",
     lr: Annotated[str, Option(help="fine-tuning rate, or several: 0.1,0.01")] = "0.001",
@@ -40,9 +47,22 @@ def personalize(
         int | None,
         Option(help="number of clients, sampled by the run's seed", show_default="all"),
     ] = None,
-    again: Annotated[bool, Option("--again", help="repeat fine-fine_tunings that are stored already")] = False,
-) -> None:
+    again: Annotated[bool, Option("--again", help="repeat fine-tunings that are stored already")] = False,
+) -> Outcome:
     """Fine-tune every client's model on its own data: initial and personal metrics."""
+    from rich.progress import Progress
+
+    from fedloom.report.data import personal_data
+    from fedloom.report.personal import (
+        distribution_table,
+        personal_table,
+        print_wide,
+        shared_metrics,
+        sweep_table,
+        unseen_line,
+    )
+    from fedloom.runs.personalize import FineTuning, personalize_run
+
     epochs_shown = sorted(set(several("epochs", epochs, int)))
     fine_tunings = [
         FineTuning(p, epochs_shown[-1], rate, chosen)  # type: ignore[arg-type]
@@ -75,10 +95,11 @@ def personalize(
         console.line(line)
     where = paths[0] / "personal" if len(paths) == 1 else "personal/ in each run folder"
     console.line(f"per client: {where}")
+    return Outcome(personal_data(outcomes), [path / "personal" for path in paths])
 
 
 def adopt(
-    path: Annotated[Path, Argument(metavar="RUN", help="the folder of a finished run", show_default=False)],
+    path: Finished,
     data: Annotated[str, Option(help="the new client's images: PATH.npz | folder:PATH | …", show_default=False)],
     part: Annotated[str, Option(help="what is fine-tuned: full | head | body | adapter | alternate")] = "full",
     epochs: Annotated[int, Option(help="epochs of fine-tuning")] = 5,
@@ -88,17 +109,22 @@ def adopt(
     train_on_all: Annotated[
         bool, Option("--train-on-all", help="hold no test samples out; metrics are then unknown")
     ] = False,
-) -> None:
+) -> Outcome:
     """Give a client that was never in the federation a personal model of its own."""
+    from fedloom.report.data import adopted_data
+    from fedloom.report.personal import adopted_table
+    from fedloom.runs.adopt import adopt as adopt_client
+
     adopted = adopt_client(path, data, part, epochs, lr, loss, output, not train_on_all)  # type: ignore[arg-type]
     for note in adopted.notes:
         console.line(f"data: {note}")
     console.out.print(adopted_table(adopted))
     console.line(f"model: {adopted.path}")
+    return Outcome(adopted_data(adopted), [adopted.path])
 
 
 def export(
-    path: Annotated[Path, Argument(metavar="RUN", help="the folder of a finished run", show_default=False)],
+    path: Finished,
     output: Annotated[
         Path,
         Option("--out", "-o", help="model.pt2 | model.onnx | a folder: adapters", show_default=False),
@@ -111,16 +137,19 @@ def export(
     epochs: Annotated[int, Option(help="epochs of fine-tuning of the client's model")] = 0,
     lr: Annotated[float | None, Option(help="fine-tuning rate", show_default="a tenth of the run's")] = None,
     loss: Annotated[str, Option(help="method | objective (without regularizers) | ce")] = "method",
-) -> None:
+) -> Outcome:
     """Write a model to a file that loads without fedloom, normalization inside."""
+    from fedloom.runs.export import export as export_model
+
     exported = export_model(path, output, client, weights, part, epochs, lr, loss)  # type: ignore[arg-type]
     facts: dict[str, Any] = exported.facts
+    outcome = Outcome({"path": exported.path, "notes": exported.notes, **facts}, [exported.path])
     if exported.path.is_dir():
         console.line(f"adapters: {exported.path} ({facts['model']}, {facts['method']})")
         console.line(f"load: peft.PeftModel.from_pretrained(base, {str(exported.path)!r})")
         for note in exported.notes:
             console.note(f"note: {note}")
-        return
+        return outcome
     given = facts["input"]
     shape = " x ".join(map(str, given["shape"]))
     bounds = " from {} to {:g}".format(*given["range"]) if "range" in given else ""
@@ -133,6 +162,7 @@ def export(
         console.note("note: bn is batch, so its outputs depend on the other images of a batch")
     for note in exported.notes:
         console.note(f"note: {note}")
+    return outcome
 
 
 def several(name: str, text: str, kind: Callable[[str], T]) -> list[T]:

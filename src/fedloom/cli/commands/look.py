@@ -1,0 +1,140 @@
+"""The commands that look: split, analyze, report, watch, bench."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+from typer import Argument, Option
+
+from fedloom.analysis.what import WHAT
+from fedloom.cli import complete, console
+from fedloom.cli.flags import RecipeFile, recipe_fields, recipe_flags
+from fedloom.cli.outcome import Outcome
+
+Folders = Annotated[
+    list[Path],
+    Argument(
+        metavar="RUN...",
+        help="run folders, or folders of runs",
+        show_default=False,
+        autocompletion=complete.run_folder,
+    ),
+]
+
+
+def report(
+    paths: Folders,
+    out: Annotated[
+        Path | None,
+        Option("--out", "-o", help="the file, or a folder for figures", show_default="report.html, figures/"),
+    ] = None,
+    format: Annotated[str, Option(help="html (one page) | svg | png | pdf (one file per figure)")] = "html",
+    title: Annotated[str, Option(help="title of the page", show_default=False)] = "",
+) -> Outcome:
+    """Write one self-contained page about runs: tables, curves, splits, clients, analysis, cost."""
+    from fedloom import api
+    from fedloom.report.table import size
+
+    written = api.report(list(paths), out, format, title)
+    for path in written:
+        console.line(f"{path}  {size(path.stat().st_size)}")
+    return Outcome({"paths": written}, written)
+
+
+def watch(
+    paths: Folders,
+    port: Annotated[int, Option(help="port on this machine; 0: any free one")] = 8000,
+) -> None:
+    """Serve the page of runs while they go; it updates itself. Ctrl-C ends it."""
+    from fedloom.report.page.watch import HOST, serve
+
+    with serve(paths, port) as server:
+        console.line(f"http://{HOST}:{server.server_port}  (Ctrl-C ends it)")
+        server.serve_forever(poll_interval=0.2)
+
+
+@recipe_flags
+def split(
+    recipe: RecipeFile = None,
+    output: Annotated[
+        Path | None, Option("--output", "-o", help="store it here, for --split file:PATH.npz", show_default=False)
+    ] = None,
+    source: Annotated[
+        Path | None,
+        Option(
+            "--from",
+            help="read a stored split, or the folder of a run",
+            show_default=False,
+            autocompletion=complete.run_folder,
+        ),
+    ] = None,
+    picture: Annotated[
+        Path | None, Option(help="draw clients by classes: PATH.svg or PATH.png", show_default=False)
+    ] = None,
+    **flags: Any,
+) -> Outcome:
+    """Make, read, store, measure and draw a split: who holds what, and how much clients differ."""
+    fields = recipe_fields(recipe, flags)
+
+    from fedloom import api
+    from fedloom.report.data import split_data
+    from fedloom.report.split_view import split_view
+
+    made = api.split(fields, source=source)
+    console.out.print(split_view(made))
+    written = [] if output is None else made.save(output)
+    written += [] if picture is None else api.draw_split(made, picture)
+    for path in written:
+        console.line(f"written: {path}")
+    return Outcome({**split_data(made), "paths": written}, written)
+
+
+def analyze(
+    path: Annotated[
+        Path,
+        Argument(
+            metavar="RUN",
+            help="the folder of a finished run",
+            show_default=False,
+            autocompletion=complete.run_folder,
+        ),
+    ],
+    what: Annotated[str, Option(help=f"all, or some of: {','.join(WHAT)}")] = "all",
+    clients: Annotated[
+        str | None,
+        Option(help="clients whose local models are trained again: 0,3,7 | all", show_default="ten of the last round"),
+    ] = None,
+    images: Annotated[int | None, Option(help="number of test samples, balanced by class", show_default="all")] = None,
+    target: Annotated[
+        str | None,
+        Option(help="report the cost of reaching these values of the headline metric: 0.6,0.8", show_default=False),
+    ] = None,
+) -> Outcome:
+    """Measure factors, norms, alignment, drift, embeddings and cost; tables go to the run folder."""
+    from fedloom import api
+    from fedloom.report.analysis import analysis_tables
+
+    with console.err.status("analyzing") as status:
+        analysis = api.analyze(path, "" if what == "all" else what, clients, images, target, status.update)
+    for table in analysis_tables(analysis.summary, analysis.what):
+        console.out.print(table)
+    console.line(f"tables: {analysis.path}")
+    return Outcome({"path": analysis.path, **analysis.summary}, [analysis.path])
+
+
+def bench(
+    seconds: Annotated[float, Option(help="time for each workload")] = 20.0,
+    only: Annotated[str | None, Option(help="one workload: lenet | cnn | mobilenet", show_default=False)] = None,
+    precision: Annotated[str, Option(help="fp32 | bf16")] = "fp32",
+) -> Outcome:
+    """Measure training speed against the matrix-product limit of this machine."""
+    from fedloom.report.table import plain_table
+    from fedloom.runs.bench import bench as run_bench
+
+    rows = run_bench(seconds, only, precision, console.note)
+    table = plain_table(f"{precision}, one process per core", list(rows[0]))
+    for row in rows:
+        table.add_row(*row.values())
+    console.out.print(table)
+    return Outcome(rows)

@@ -1,0 +1,79 @@
+"""What can be refused before torch is imported: a field's impossible value, and names that no registry has.
+
+The same sentences come from the full check, which follows; this one is only sooner. It judges fields one by one: what depends
+on several of them, on a protocol or on the user's own code is left to the full check.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import ValidationError
+
+from fedloom.cli import names
+from fedloom.errors import FedloomError
+from fedloom.nearest import unknown_metric, unknown_model, unknown_part, unknown_term
+from fedloom.recipe import NAMED_GROUPS, Recipe
+from fedloom.recipe.sentence import sentence
+
+
+def check(fields: Mapping[str, Any], methods: str | None = None) -> None:
+    """Refuse a recipe's fields, or methods of a comparison, that are wrong whatever else is given."""
+    _check_fields({name: value for name, value in fields.items() if name != "protocol"})
+    if fields.get("parts") or "fedloom.methods" in sys.modules:
+        return  # the user's code may add names
+    for text in (fields.get("method"), methods):
+        if isinstance(text, str):
+            _check_methods(text)
+    if isinstance(fields.get("split"), str):
+        _check_split(fields["split"])
+    if isinstance(fields.get("model"), str):
+        _check_model(fields["model"])
+    _check_metrics(fields.get("metrics"))
+
+
+def _check_fields(fields: Mapping[str, Any]) -> None:
+    try:
+        Recipe.model_validate(dict(fields))
+    except ValidationError as error:
+        # a problem of a whole group, such as a setting that its optimizer does not have, may be solved by other fields
+        if any(problem["loc"] and problem["loc"][-1] not in (*NAMED_GROUPS, "deploy") for problem in error.errors()):
+            raise FedloomError(sentence(error, Recipe)) from None
+
+
+def _check_methods(text: str) -> None:
+    known = names.methods()
+    for row in text.split(";"):
+        total = re.sub(r"\([^()]*\)", "", row.partition("@")[0])  # without hyper-parameters and settings
+        for term in total.split("+"):
+            name = term.strip().lower()
+            if re.fullmatch(r"[a-z_][\w-]*", name) and name not in known:
+                raise FedloomError(unknown_part(name, known))
+
+
+def _check_split(text: str) -> None:
+    known = names.splits()
+    for number, stage in enumerate(text.split(";")):
+        terms = re.sub(r"^\s*\d+\s*:", "", stage) if number else stage
+        for term in re.split(r"\+(?!\d)", terms):
+            name = term.partition(":")[0].strip()
+            if re.fullmatch(r"[a-z-]+", name) and name not in known and not (number and name == "same"):
+                raise FedloomError(unknown_term(text, name, known))
+
+
+def _check_model(text: str) -> None:
+    known, name = names.models(), re.split(r"[(?]", text.strip())[0].strip()
+    if re.fullmatch(r"[\w-]+", name) and name not in known:
+        prefixes = [prefix.removesuffix(":") for prefix in names.model_sources()]
+        raise FedloomError(f"model: {unknown_model(name, known, prefixes)}")
+
+
+def _check_metrics(value: Any) -> None:
+    listed = value.split(",") if isinstance(value, str) else value or ()
+    known = names.metrics()
+    for name in (str(item).strip() for item in listed):
+        if name and name not in known:
+            raise FedloomError(unknown_metric(name, known))

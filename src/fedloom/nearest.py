@@ -1,0 +1,87 @@
+"""An unknown name, answered with the nearest known ones, or plainly where none is near."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from difflib import SequenceMatcher
+
+from fedloom.elsewhere import ABSENT, ELSEWHERE
+from fedloom.errors import LINE, shown
+
+MOST = 12  # names that are listed
+ALIKE = 0.65  # least similarity of a proposal
+
+
+def near(name: str, known: Iterable[str], kind: str = "", most: int = 1) -> list[str]:
+    """Proposals, best first: the same name in another spelling, what other libraries call so, names that begin with it, and
+    names that look alike. `kind`: of ELSEWHERE.
+    """
+    plain, spelled = _plain(name), {_plain(other): other for other in known}
+    if plain in spelled:
+        return [spelled[plain]]
+    if kind == "methods" and plain in ABSENT:
+        return []
+    if plain in ELSEWHERE.get(kind, {}):
+        return [ELSEWHERE[kind][plain]]
+    longer = sorted((other for other in spelled if len(plain) > 2 and other.startswith(plain)), key=len)
+    alike = {other: _similarity(plain, other) for other in spelled}
+    whole = {other: SequenceMatcher(None, plain, other).ratio() for other in spelled}  # decides between equals
+    close = sorted((other for other in spelled if alike[other] >= ALIKE), key=lambda o: (-alike[o], -whole[o]))
+    if len(longer) > 1 and most == 1 and not (close and close[0] in longer):
+        return []  # an abbreviation of several
+    return [spelled[other] for other in dict.fromkeys([*longer, *close])][:most]
+
+
+def advice(name: str, known: Iterable[str], kind: str, otherwise: str) -> str:
+    """`did you mean scaffold?`; `otherwise` where nothing is near."""
+    proposals = near(name, known, kind)
+    if proposals:
+        return f"did you mean {proposals[0]}?"
+    return f"fedloom does not have it; {otherwise}" if kind == "methods" and _plain(name) in ABSENT else otherwise
+
+
+def nearest(what: str, name: str, known: Iterable[str], kind: str = "") -> str:
+    """`paper 'fedbab' is unknown; did you mean fedbabu? Known are …`"""
+    names = list(dict.fromkeys(known))
+    proposals = near(name, names, kind, most=3)
+    hint = f"; did you mean {' or '.join(proposals)}?" if proposals else "."
+    listed = ", ".join(names[:MOST]) + (f" and {len(names) - MOST} more" if len(names) > MOST else "")
+    return f"{what} {shown(name)} is unknown{hint} Known are {listed}"
+
+
+def unknown_part(name: str, known: Iterable[str]) -> str:
+    return f"method: unknown part {shown(name)}; {advice(name, known, 'methods', '`fedloom list methods` shows all')}"
+
+
+def unknown_model(name: str, known: Iterable[str], prefixes: Iterable[str]) -> str:
+    names = list(known)
+    hint = f"{advice(name, names, 'models', '')} ".lstrip()
+    places = ", ".join(f"{prefix}:NAME" for prefix in prefixes)
+    return (
+        f"there is no model {shown(name)}: {hint}choose {', '.join(names)}, {places}, package.module:function or "
+        "file.py:function"
+    )
+
+
+def unknown_term(spec: str, name: str, known: Iterable[str]) -> str:
+    names = sorted(known)
+    hint = f"{advice(name, names, 'splits', '')} ".lstrip()
+    return f"split {shown(spec)}: there is no term {shown(name)}; {hint}allowed are {', '.join(names)}"
+
+
+def unknown_metric(name: str, known: Iterable[str]) -> str:
+    names = sorted(known)
+    hint = f"{advice(name, names, 'metrics', '')} ".lstrip()
+    return f"metrics: {shown(name)} is unknown; {hint}allowed are {', '.join(names)}"
+
+
+def _plain(name: str) -> str:
+    """Without capitals and signs: Fed-Avg_M is fedavgm, FedDr+ is feddrplus."""
+    return re.sub(r"[^a-z0-9]", "", name.strip().lower()[:LINE].replace("+", "plus"))
+
+
+def _similarity(one: str, other: str) -> float:
+    """Of two names without the `fed` that most methods begin with."""
+    stems = [name.removeprefix("fed") or name for name in (one, other)]
+    return SequenceMatcher(None, stems[0], stems[1]).ratio()

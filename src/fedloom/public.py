@@ -1,0 +1,53 @@
+"""The public names of fedloom, which `import fedloom as fl` gives; a new one is added here."""
+
+from fedloom.api import analyze, compare, personalize, protocols, report, reproduce, run, split, sweep, tune
+from fedloom.data import Dataset
+from fedloom.engine.server.callback import RunCallback
+from fedloom.errors import FedloomError
+from fedloom.evaluation.metrics import Metric
+from fedloom.methods import Method, Part, Phase, Query, TrainSchedule, TrainSpec, method
+from fedloom.methods.api.search import Choices, RateScale, Span
+from fedloom.recipe import Recipe
+from fedloom.runs.adopt import Adopted, adopt
+from fedloom.runs.analyze import Analysis
+from fedloom.runs.export import Exported, export
+from fedloom.runs.personalize import FineTuning, personalize_run
+from fedloom.runs.run import Run
+from fedloom.runs.tune.study import Study
+
+__all__ = [
+    "Adopted",
+    "Analysis",
+    "Choices",
+    "Dataset",
+    "Exported",
+    "FedloomError",
+    "FineTuning",
+    "Method",
+    "Metric",
+    "Part",
+    "Phase",
+    "Query",
+    "RateScale",
+    "Recipe",
+    "Run",
+    "RunCallback",
+    "Span",
+    "Study",
+    "TrainSchedule",
+    "TrainSpec",
+    "adopt",
+    "analyze",
+    "compare",
+    "export",
+    "method",
+    "personalize",
+    "personalize_run",
+    "protocols",
+    "report",
+    "reproduce",
+    "run",
+    "split",
+    "sweep",
+    "tune",
+]

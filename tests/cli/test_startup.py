@@ -1,0 +1,53 @@
+"""Help, completion and answers to typos come without torch, whose import takes seconds."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+CALLS = [
+    ["--version"],
+    ["--help"],
+    ["run", "--help"],
+    ["flower", "plan", "--help"],
+    ["runn"],
+    ["run", "--roundz", "3"],
+    ["run", "--rounds", "x"],
+    ["run", "--method", "scafold"],
+    ["compare", "--methods", "fedavg; scafold @ lr=1"],
+    ["run", "--model", "lenett"],
+    ["run", "--split", "shrads:2"],
+    ["run", "--metrics", "f1"],
+    ["run", "--resume", "x", "--lr", "1"],
+    ["list"],
+    ["list", "metods"],
+    ["recipe", "--explain"],
+    ["recipe", "--rounds", "3"],
+]
+PROGRAM = """
+import contextlib, io, json, os, sys
+from fedloom.cli import main
+
+def call(arguments):
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        try:
+            main(arguments)
+        except SystemExit as ended:
+            return ended.code
+
+codes = [call(arguments) for arguments in json.loads(sys.argv[1])]
+os.environ.update(_FEDLOOM_COMPLETE="complete_bash", COMP_WORDS="fedloom run --method sca", COMP_CWORD="3")
+call([])
+print(json.dumps([codes, [name for name in ("torch", "numpy", "pandas", "scipy") if name in sys.modules]]))
+"""
+
+
+def test_help_completion_and_typos_import_no_torch() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, json.dumps(CALLS)], check=True, capture_output=True, text=True, timeout=60
+    )
+    codes, imported = json.loads(done.stdout)
+    assert imported == []
+    wrong = [words for words in CALLS if words in CALLS[4:13] or words == ["list", "metods"]]
+    assert codes == [2 if words in wrong else 0 for words in CALLS]

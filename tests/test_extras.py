@@ -1,0 +1,42 @@
+"""How an extra is installed: as fedloom itself is."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import fedloom.extras
+from fedloom.extras import install
+
+SOURCES = Path(fedloom.extras.__file__).parent
+
+
+def test_from_a_checkout_it_is_the_checkout() -> None:
+    root = Path(__file__).resolve().parents[1]
+    assert install("flower") == f'pip install -e "{root}[flower]"'
+
+
+def installed(origin: str | None) -> str:
+    """What a fedloom in site-packages says; pip notes where it came from unless that was an index."""
+    site = Path("site")
+    (site / "fedloom").mkdir(parents=True, exist_ok=True)
+    for name in ("__init__.py", "errors.py", "extras.py", "version.py"):
+        (site / "fedloom" / name).write_text((SOURCES / name).read_text())
+    notes = site / "fedloom-9.9.dist-info"
+    notes.mkdir(exist_ok=True)
+    (notes / "METADATA").write_text("Metadata-Version: 2.1\nName: fedloom\nVersion: 9.9\n")
+    if origin is not None:
+        (notes / "direct_url.json").write_text(json.dumps({"url": origin, "archive_info": {}}))
+    place = f"import sys; sys.path.insert(0, {str(site.resolve())!r})"
+    program = f"{place}; from fedloom.extras import install; print(install('tune'))"
+    done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True, env={})
+    return done.stdout.strip()
+
+
+def test_from_an_index_it_is_the_index_and_from_a_file_the_file() -> None:
+    assert installed(None) == 'pip install "fedloom[tune]"'
+    assert installed("file:///x/fedloom-9.9-py3-none-any.whl") == (
+        'pip install "fedloom[tune] @ file:///x/fedloom-9.9-py3-none-any.whl"'
+    )
