@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
+import numpy as np
 from torch.nn import Module
 
-from fedloom.data import named_data
+from fedloom.data import named_data, named_split
 from fedloom.engine.given import given_recipe
 from fedloom.engine.server.callback import RunCallback
 from fedloom.errors import FedloomError, shown
@@ -25,20 +26,26 @@ from fedloom.recipe import NAMED_GROUPS, Recipe, read_recipe, recipe
 from fedloom.report.grid import save as save_tables
 from fedloom.report.page.figures import export
 from fedloom.report.page.html import report as write_page
+from fedloom.report.progress import watching
 from fedloom.report.reproduction import save as save_reproduction
 from fedloom.report.split_picture import write_picture
+from fedloom.report.tuning import watching_trials
 from fedloom.runs.analyze import Analysis, AnalysisRequest, run_analysis
 from fedloom.runs.cells import RelativeFineTuning, plan, rows_of
 from fedloom.runs.compare import compare_cells
 from fedloom.runs.comparison import Comparison
+from fedloom.runs.existing import start_or_return
 from fedloom.runs.federation import federation
 from fedloom.runs.finished import restore_finished
 from fedloom.runs.folder import RunFolder
+from fedloom.runs.keywords import ProtocolKeywords, RecipeKeywords
 from fedloom.runs.labels import Labels, read_labels, refuse_equal_names
 from fedloom.runs.personalize import FineTuning, personalize_run
 from fedloom.runs.reproduce import OUT, Reproduction, carry_out
 from fedloom.runs.reproduce import plan as plan_reproduction
-from fedloom.runs.run import Run, resume, start
+from fedloom.runs.run import Run
+from fedloom.runs.run import resume as resume_run
+from fedloom.runs.signature import with_keywords
 from fedloom.runs.split import Split, make_split, read_split
 from fedloom.runs.sweep import grid
 from fedloom.runs.tune.budget import read_budget
@@ -49,32 +56,51 @@ from fedloom.runs.tune.over import Over
 from fedloom.runs.tune.plan import plan as plan_tuning
 from fedloom.runs.tune.study import Study
 
+Given = Recipe | str | Path | Mapping[str, Any] | None
 
+
+@with_keywords
 def run(
-    given: Recipe | str | Path | Mapping[str, Any] | None = None,
+    given: Given = None,
     *,
+    resume: str | Path | bool | None = None,
+    progress: bool | None = None,
     callbacks: Sequence[RunCallback] = (),
-    **fields: Any,
+    **fields: Unpack[RecipeKeywords],
 ) -> Run:
-    """Run an experiment: `run(data="digits", split="shards:2", method="scaffold + fn", rounds=50)`.
+    """Run an experiment.
 
-    The first argument may be a recipe, its fields or a YAML file; keywords override it. `run(resume="runs/x")` resumes
-    an interrupted run. `run(protocol="fedbabu", method="fn")` takes all other fields from a paper's protocol.
+    The first argument may be a recipe, its fields or a YAML file; keywords override it. `protocol` takes all other fields from
+    a paper's protocol.
+
+    A named run that is finished is returned if its recipe is the same. `resume=True` continues it if it was interrupted;
+    `run(resume="runs/x")` continues the run of a folder.
 
     `data` may be an object: an fl.Dataset (`from_arrays`, `from_frame`, `from_torch`, `from_hf`), a torch Dataset or a pair
     of them, arrays, or a Hugging Face Dataset. `model` may be an nn.Module; its weights are the initial ones, and
-    `head="classifier"` names its last layer where that is not the linear layer which makes its output. Both are stored in the
-    cache, and the recipe names them by their content.
+    `head="classifier"` names its last layer where that is not the linear layer which makes its output. `split` may be a list
+    with the training indices of each client, or a function (labels, clients, rng) that returns one. All of them are stored in
+    the cache, and the recipe names them by their content.
+
+    `progress`: a bar; by default in a terminal or a notebook.
+
+    >>> run = fl.run(data="digits", split="shards:2", clients=6, method="scaffold + fn", rounds=2)
+    >>> run.metric("accuracy") > 0.1
+    True
     """
-    if "resume" in fields:
-        refuse_while_reading()
-        path, workers = fields.pop("resume"), fields.pop("workers", None)
-        if (data := fields.pop("data", None)) is not None:
-            _refuse_other_data(path, data)
-        if given is not None or fields:
-            raise FedloomError(f"resume: the recipe is the folder's own; leave out {next(iter(fields), 'the recipe')}")
-        return resume(path, callbacks, workers)
-    return start(given_recipe(with_protocol(gather(given, fields))), callbacks)
+    if resume is None or isinstance(resume, bool):
+        recipe = given_recipe(with_protocol(gather(given, fields)))
+        with watching(progress, callbacks) as watchers:
+            return start_or_return(recipe, watchers, bool(resume))
+    refuse_while_reading()
+    rest: dict[str, Any] = {**fields}
+    workers, data = rest.pop("workers", None), rest.pop("data", None)
+    if data is not None:
+        _refuse_other_data(resume, data)
+    if given is not None or rest:
+        raise FedloomError(f"resume: the recipe is the folder's own; leave out {next(iter(rest), 'the recipe')}")
+    with watching(progress, callbacks) as watchers:
+        return resume_run(resume, watchers, workers)
 
 
 def _refuse_other_data(path: str | Path, data: Any) -> None:
@@ -84,7 +110,7 @@ def _refuse_other_data(path: str | Path, data: Any) -> None:
         raise FedloomError(f"data: {path} was trained on {stored}, and this is {shown(named)}; pass the run's own data")
 
 
-def gather(given: Recipe | str | Path | Mapping[str, Any] | None, fields: Mapping[str, Any]) -> dict[str, Any]:
+def gather(given: Given, fields: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of a recipe, overridden by others."""
     refuse_while_reading()
     if isinstance(given, Recipe):
@@ -95,17 +121,29 @@ def gather(given: Recipe | str | Path | Mapping[str, Any] | None, fields: Mappin
     else:
         base = dict(given or {})
     changes = dict(fields)
-    if isinstance(changes.get("method"), Method | Part):
-        changes["method"] = str(changes["method"])
     for values in (base, changes):
+        if isinstance(values.get("method"), Method | Part):
+            values["method"] = str(values["method"])
         if "data" in values:
             values["data"] = named_data(values["data"])
         if isinstance(values.get("model"), Module):
             values["model"] = stored_name(values["model"], values.pop("head", None))
+        if "split" in values:
+            values["split"], clients = named_split(values["split"])
+            if clients is not None:
+                values.setdefault("clients", clients)
+        values |= {name: _plain(value) for name, value in values.items()}
     for group in NAMED_GROUPS:
         if isinstance(changes.get(group), str) and isinstance(base.get(group), dict):
             changes[group] = {**base[group], "name": changes[group]}
     return {**base, **changes}
+
+
+def _plain(value: Any) -> Any:
+    """Paths and numbers of numpy as a recipe has them."""
+    if isinstance(value, np.generic):
+        return value.item()
+    return str(value) if isinstance(value, Path) else value
 
 
 def with_protocol(fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -128,11 +166,12 @@ def _rows(methods: str | Sequence[str], fields: Mapping[str, Any], swept: Collec
     return protocol_rows(protocol(str(fields["protocol"])), [t.strip() for t in texts if t.strip()], given, swept)
 
 
+@with_keywords
 def split(
-    given: Recipe | str | Path | Mapping[str, Any] | None = None,
+    given: Given = None,
     *,
     source: str | Path | None = None,
-    **fields: Any,
+    **fields: Unpack[RecipeKeywords],
 ) -> Split:
     """The split that a run with these fields has: `split(data="digits", split="dirichlet:0.5", clients=20)`.
 
@@ -192,16 +231,18 @@ def analyze(
             return run_analysis(fed, folder, request, progress or (lambda text: None))
 
 
+@with_keywords
 def compare(
     methods: str | list[str] | None = None,
     seeds: int | Sequence[int] = 1,
     *,
     tuned: str | Path | None = None,
     labels: Labels = (),
-    given: Recipe | str | Path | Mapping[str, Any] | None = None,
+    given: Given = None,
     fine_tuning: RelativeFineTuning | None = None,
+    progress: bool | None = None,
     callbacks: Sequence[RunCallback] = (),
-    **fields: Any,
+    **fields: Unpack[RecipeKeywords],
 ) -> Comparison:
     """Run several methods on the same clients: `compare("fedavg; fn @ lr=0.3", seeds=3, data="digits", rounds=20)`.
 
@@ -210,13 +251,15 @@ def compare(
     """
     whole = gather(given, fields)
     if tuned is not None:
-        return _compare_tuned(tuned, methods, seeds, whole, labels, fine_tuning, callbacks)
+        with watching(progress, callbacks) as watchers:
+            return _compare_tuned(tuned, methods, seeds, whole, labels, fine_tuning, watchers)
     if methods is None:
         raise FedloomError('methods: none given; separate them by semicolons, as in "fedavg; fn; dr + fd"')
     rows = _rows(methods, whole)
     cells = plan(rows, seeds, with_protocol(whole), fine_tuning=fine_tuning)
     names = read_labels(labels, rows_of(cells))
-    return _compared(compare_cells(cells, fine_tuning, callbacks), names)
+    with watching(progress, callbacks) as watchers:
+        return _compared(compare_cells(cells, fine_tuning, watchers), names)
 
 
 def _compare_tuned(
@@ -245,16 +288,18 @@ def _compared(comparison: Comparison, labels: Mapping[str, str], tuning: Tuning 
     return whole
 
 
+@with_keywords
 def sweep(
     over: Sequence[str] | Mapping[str, Sequence[Any]],
     methods: str | list[str] | None = None,
     seeds: int | None = None,
     *,
     labels: Labels = (),
-    given: Recipe | str | Path | Mapping[str, Any] | None = None,
+    given: Given = None,
     fine_tuning: RelativeFineTuning | None = None,
+    progress: bool | None = None,
     callbacks: Sequence[RunCallback] = (),
-    **fields: Any,
+    **fields: Unpack[RecipeKeywords],
 ) -> Comparison:
     """Run a grid: `sweep({"lr": [0.01, 0.03], "epochs": [1, 5]}, methods="fedavg; fn", seeds=3, rounds=20)`."""
     swept, whole = grid(over), gather(given, fields)
@@ -266,9 +311,11 @@ def sweep(
     rows = _rows(swept.methods or methods or str(base.get("method", recipe(base).method)), whole, swept.points)
     cells = plan(rows, swept.seeds or (1 if seeds is None else seeds), base, swept.points, fine_tuning)
     names = read_labels(labels, rows_of(cells))
-    return _compared(compare_cells(cells, fine_tuning, callbacks), names)
+    with watching(progress, callbacks) as watchers:
+        return _compared(compare_cells(cells, fine_tuning, watchers), names)
 
 
+@with_keywords
 def tune(
     methods: str | list[str],
     over: Over = (),
@@ -276,9 +323,10 @@ def tune(
     budget: str | float | None = None,
     *,
     halving: bool = True,
-    given: Recipe | str | Path | Mapping[str, Any] | None = None,
+    given: Given = None,
+    progress: bool | None = None,
     observer: Observer | None = None,
-    **fields: Any,
+    **fields: Unpack[RecipeKeywords],
 ) -> Study:
     """Choose rates and hyper-parameters of every method on validation samples, with the same budget for each:
     `tune("fedavg; dr + fd(beta=?)", over={"lr": "log:0.003..3"}, trials=16, rounds=50).best`.
@@ -293,7 +341,8 @@ def tune(
         return _rows([row], whole)[0]
 
     planned = plan_tuning(methods, with_protocol(whole), over, read_budget(trials, budget), halving, usual)
-    study = carry_out_tuning(planned, observer)
+    with watching_trials(progress, observer) as watcher:
+        study = carry_out_tuning(planned, watcher)
     study.save()
     return study
 
@@ -303,6 +352,7 @@ def protocols() -> dict[str, Protocol]:
     return dict(all_protocols())
 
 
+@with_keywords
 def reproduce(
     target: str,
     cells: str | None = None,
@@ -314,8 +364,9 @@ def reproduce(
     out: str | Path = OUT,
     as_published: bool = False,
     tuned_clients: int | None = None,
+    progress: bool | None = None,
     callbacks: Sequence[RunCallback] = (),
-    **fields: Any,
+    **fields: Unpack[ProtocolKeywords],
 ) -> Reproduction:
     """A paper's table from its own protocol: `reproduce("fedbabu/table5", cells="s=10", seeds=3, scale=0.25)`.
 
@@ -323,8 +374,11 @@ def reproduce(
     recipe fields that override the protocol in all runs. `tuned_clients`: how many clients are fine-tuned; default: all. The
     same call resumes an interrupted job.
     """
-    planned = plan_reproduction(target, cells, methods, seeds, scale, sources, out, fields, as_published, tuned_clients)
-    reproduction = carry_out(planned, callbacks)
+    planned = plan_reproduction(
+        target, cells, methods, seeds, scale, sources, out, {**fields}, as_published, tuned_clients
+    )
+    with watching(progress, callbacks) as watchers:
+        reproduction = carry_out(planned, watchers)
     save_reproduction(reproduction)
     return reproduction
 
