@@ -34,6 +34,7 @@ from fedloom.runs.analyze import Analysis, AnalysisRequest, run_analysis
 from fedloom.runs.cells import RelativeFineTuning, plan, rows_of
 from fedloom.runs.compare import compare_cells
 from fedloom.runs.comparison import Comparison
+from fedloom.runs.comparison_file import write_comparison
 from fedloom.runs.existing import start_or_return
 from fedloom.runs.federation import federation
 from fedloom.runs.finished import restore_finished
@@ -285,6 +286,7 @@ def _compare_tuned(
 def _compared(comparison: Comparison, labels: Mapping[str, str], tuning: Tuning | None = None) -> Comparison:
     whole = replace(comparison, labels=labels, tuning=tuning)
     save_tables(whole)
+    write_comparison(whole)
     return whole
 
 

@@ -59,7 +59,7 @@ def test_a_metric_that_the_run_lacks_and_data_that_changed_are_refused() -> None
     with pytest.raises(fl.FedloomError, match="metrics: the run in runs/x has no macro_f1, only accuracy"):
         fl.run(fields, name="x", metrics=["accuracy", "macro_f1"])
     np.savez("mine.npz", x=np.random.default_rng(1).normal(size=(60, 4)), y=y)
-    with pytest.raises(fl.FedloomError, match="data: mine.npz is no longer what runs/x was trained on"):
+    with pytest.raises(fl.FedloomError, match=r"data: mine\.npz is no longer what runs/x was trained on"):
         fl.run(fields, name="x")
 
 

@@ -27,6 +27,7 @@ from pydantic.fields import FieldInfo
 from torch import Tensor
 
 from fedloom.errors import FedloomError
+from fedloom.io.html import html_table
 from fedloom.methods.api.alternation import Alternation
 from fedloom.methods.api.context import (
     Batch,
@@ -296,6 +297,9 @@ class Part(BaseModel):
 
     __repr__ = __str__
 
+    def _repr_html_(self) -> str:
+        return _described([self])
+
     def spelled(self) -> str:
         """With every hyper-parameter written out; parsing this text gives an equal part."""
         values = ", ".join(f"{name}={spell(value)}" for name, value in self.values("json").items())
@@ -352,8 +356,26 @@ class Method:
 
     __repr__ = __str__
 
+    def _repr_html_(self) -> str:
+        return _described(self.parts)
+
     def spelled(self) -> str:
         return " + ".join(part.spelled() for part in self.parts) or "fedavg"
+
+
+def _described(parts: Sequence[Part]) -> str:
+    """Parts with what they do and their hyper-parameters, for a notebook."""
+    rows = [
+        [
+            part.name,
+            (type(part).__doc__ or "").strip().partition("\n")[0],
+            ", ".join(f"{name}={spell(value)}" for name, value in part.values("json").items()),
+            part.paper,
+        ]
+        for part in parts
+    ]
+    title = " + ".join(map(str, parts)) or "fedavg"
+    return html_table(title, ("part", "idea", "hyper-parameters", "paper") if rows else (), rows)
 
 
 def _forbidden(allowed: Allows, part: Part) -> str | None:
