@@ -38,7 +38,10 @@ class NotebookProgress:
             self._show(self._html())
 
     def stop(self) -> None:
-        """The bar is replaced by its last words."""
+        """The bar is replaced by its last words; by nothing, where nothing was done."""
+        if not self._fields["description"]:
+            self._show("")
+            return
         words = [self._fields["description"], self._fields["status"], f"{time.monotonic() - self._began:.1f} s"]
         self._show(f"<small>{html.escape('  '.join(word for word in words if word))}</small>")
 
