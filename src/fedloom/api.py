@@ -85,7 +85,7 @@ def run(
 
     `progress`: a bar; by default in a terminal or a notebook.
 
-    >>> run = fl.run(data="digits", split="shards:2", clients=6, method="scaffold + fn", rounds=2)
+    >>> run = fl.run(data="digits", split="shards:2", clients=20, method="scaffold + fn", rounds=2)
     >>> run.metric("accuracy") > 0.1
     True
     """
@@ -174,9 +174,15 @@ def split(
     source: str | Path | None = None,
     **fields: Unpack[RecipeKeywords],
 ) -> Split:
-    """The split that a run with these fields has: `split(data="digits", split="dirichlet:0.5", clients=20)`.
+    """The split that a run with these fields has.
 
     `source`: read it from a stored file or from the folder of a run instead.
+
+    >>> split = fl.split(data="digits", split="dirichlet:0.5", clients=20)
+    >>> len(split.partition.train(0)) > 0
+    True
+    >>> fl.split(split=[[0, 1, 2], [3, 4]]).clients
+    2
     """
     whole = with_protocol(gather(given, fields))
     return make_split(whole) if source is None else read_split(source, whole)
@@ -206,6 +212,10 @@ def personalize(
 
     `loss`: the method's own, the same without regularizers, or cross-entropy (ce). `unseen`: number of test samples of classes
     that a client never saw, on which it is tested too. `fl.personalize_run` does several combinations at once.
+
+    >>> tuned = fl.personalize(run, part="head", epochs=1, lr=0.01)
+    >>> tuned.headline.personal["mean"] >= 0
+    True
     """
     return personalize_run(path, [FineTuning(part, epochs, lr, loss)], again=True, unseen=unseen, done=done)[0]
 
@@ -218,10 +228,13 @@ def analyze(
     target: float | Sequence[float] | str | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> Analysis:
-    """Measure a finished run: `analyze(run, what="factors,norms", clients=[0, 3])`; tables go into its folder.
+    """Measure a finished run; tables go into its folder.
 
     By default everything is measured. `clients`: whose local models are trained again (default: ten of the last cohort; "all").
     `images`: number of test samples. `target`: values of the headline metric whose cost is reported.
+
+    >>> fl.analyze(run, what="cost", target=0.2).path.name
+    'analysis'
     """
     folder = RunFolder(path.path if isinstance(path, Run) else path)
     request = AnalysisRequest.of(what, clients, images, target)
@@ -245,10 +258,16 @@ def compare(
     callbacks: Sequence[RunCallback] = (),
     **fields: Unpack[RecipeKeywords],
 ) -> Comparison:
-    """Run several methods on the same clients: `compare("fedavg; fn @ lr=0.3", seeds=3, data="digits", rounds=20)`.
+    """Run several methods on the same clients. A method may have settings of its own behind an @.
+
+    Finished runs are read and interrupted ones resumed, if the name and everything else is the same.
 
     `compare(tuned="runs/tune", seeds=5)` runs the settings that a tuning chose, with its recipe, on seeds that it never saw;
     `methods` may name some of its methods, and others. `labels={"dr + fd": "FedDr+"}` are names for tables and the page.
+
+    >>> comparison = fl.compare("fedavg; fn @ lr=0.3", seeds=2, data="digits", clients=5, rounds=1, model="linear")
+    >>> comparison.rows
+    ['fedavg', 'fn @ lr=0.3']
     """
     whole = gather(given, fields)
     if tuned is not None:
@@ -303,7 +322,12 @@ def sweep(
     callbacks: Sequence[RunCallback] = (),
     **fields: Unpack[RecipeKeywords],
 ) -> Comparison:
-    """Run a grid: `sweep({"lr": [0.01, 0.03], "epochs": [1, 5]}, methods="fedavg; fn", seeds=3, rounds=20)`."""
+    """Run a grid of settings: every combination of the values, for every method and seed.
+
+    >>> grid = fl.sweep({"lr": [0.01, 0.1]}, methods="fedavg", clients=5, rounds=1, model="linear")
+    >>> grid.points
+    [(('lr', '0.01'),), (('lr', '0.1'),)]
+    """
     swept, whole = grid(over), gather(given, fields)
     if swept.methods is not None and methods is not None:
         raise FedloomError("over: methods are given twice; leave out --methods or --over method=…")
@@ -330,12 +354,15 @@ def tune(
     observer: Observer | None = None,
     **fields: Unpack[RecipeKeywords],
 ) -> Study:
-    """Choose rates and hyper-parameters of every method on validation samples, with the same budget for each:
-    `tune("fedavg; dr + fd(beta=?)", over={"lr": "log:0.003..3"}, trials=16, rounds=50).best`.
+    """Choose rates and hyper-parameters of every method on validation samples, with the same budget for each.
 
     `over`: ranges by setting; without it, every method's own. `budget`: a time such as "2h" (or seconds), or "5000rounds", that
     the methods share, in place of a number of trials each. `halving`: worse trials stop early. Test samples are not evaluated.
     The same call resumes an interrupted tuning.
+
+    >>> tuned = fl.tune("prox(mu=?)", over={"prox.mu": [0.01, 0.1]}, clients=5, rounds=1, model="linear", name="prox")
+    >>> len(tuned.trials)
+    2
     """
     whole = gather(given, fields)
 
@@ -350,7 +377,11 @@ def tune(
 
 
 def protocols() -> dict[str, Protocol]:
-    """The papers' protocols by name, for `run(protocol=NAME, method=SUM)`."""
+    """The papers' protocols by name, for `run(protocol=NAME, method=SUM)`.
+
+    >>> fl.protocols()["fedbabu"].about
+    '...'
+    """
     return dict(all_protocols())
 
 
@@ -370,14 +401,19 @@ def reproduce(
     callbacks: Sequence[RunCallback] = (),
     **fields: Unpack[ProtocolKeywords],
 ) -> Reproduction:
-    """A paper's table from its own protocol: `reproduce("fedbabu/table5", cells="s=10", seeds=3, scale=0.25)`.
+    """A paper's table from its own protocol.
 
     Tables go to `out`, run folders to `out`/runs; finished runs of the same recipe below `sources` are read. Keywords are
     recipe fields that override the protocol in all runs. `tuned_clients`: how many clients are fine-tuned; default: all. The
     same call resumes an interrupted job.
+
+    >>> small = {"data": "digits", "model": "linear", "clients": 10, "epochs": 1}  # instead of CIFAR-100 and MobileNet
+    >>> done = fl.reproduce("fedbabu/table5", cells="s=10", methods="fedavg", scale=0.01, out="runs/again", **small)
+    >>> done.tables
+    [('fedbabu', 'table5')]
     """
     planned = plan_reproduction(
-        target, cells, methods, seeds, scale, sources, out, {**fields}, as_published, tuned_clients
+        target, cells, methods, seeds, scale, sources, out, gather(None, fields), as_published, tuned_clients
     )
     with watching(progress, callbacks) as watchers:
         reproduction = carry_out(planned, watchers)
@@ -391,7 +427,11 @@ def report(
     format: str = "html",
     title: str = "",
 ) -> list[Path]:
-    """One page about these runs, or all runs below these folders; with svg, png or pdf a file for each figure."""
+    """One page about these runs, or all runs below these folders; with svg, png or pdf a file for each figure.
+
+    >>> fl.report(run, out="page.html")
+    [PosixPath('page.html')]
+    """
     given = [paths] if isinstance(paths, str | Path | Run) else list(paths)
     folders = [path.path if isinstance(path, Run) else path for path in given]
     if not folders:
