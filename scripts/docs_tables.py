@@ -1,7 +1,7 @@
-"""Write the tables of README.md and docs/*.md from the code's registries.
+"""Write the tables of README.md and docs/*.md from the code's registries, and the recipe's fields as Python keywords.
 
     python scripts/docs_tables.py            # rewrite every table between its markers
-    python scripts/docs_tables.py --check    # change nothing; exit 1 and name the files whose tables are stale
+    python scripts/docs_tables.py --check    # change nothing; exit 1 and name the files that are stale
 
 A table stands between `<!-- table: NAME -->` and `<!-- end -->`. TABLES below lists the names.
 """
@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import keywords
 from typer.main import get_command
 
 from fedloom.cli.examples import EXAMPLES
@@ -285,9 +286,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--root", type=Path, default=ROOT, help="folder that holds README.md and docs/")
     given = parser.parse_args(arguments)
     stale = []
-    for path in [given.root / "README.md", *sorted((given.root / "docs").glob("*.md"))]:
+    pages = [given.root / "README.md", *sorted((given.root / "docs").glob("*.md"))]
+    for path in [*pages, *given.root.glob(keywords.PATH)]:
         text = path.read_text(encoding="utf-8")
-        if (new := written(text)) != text:
+        new = keywords.source() if path not in pages else written(text)
+        if new != text:
             stale.append(str(path.relative_to(given.root)))
             if not given.check:
                 path.write_text(new, encoding="utf-8")

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
+import numpy as np
 from torch.nn import Module
 
-from fedloom.data import named_data
+from fedloom.data import named_data, named_split
 from fedloom.engine.given import given_recipe
 from fedloom.engine.server.callback import RunCallback
 from fedloom.errors import FedloomError, shown
@@ -25,20 +26,27 @@ from fedloom.recipe import Recipe, merged, read_recipe, recipe
 from fedloom.report.grid import save as save_tables
 from fedloom.report.page.figures import export
 from fedloom.report.page.html import report as write_page
+from fedloom.report.progress import watching
 from fedloom.report.reproduction import save as save_reproduction
 from fedloom.report.split_picture import write_picture
+from fedloom.report.tuning import watching_trials
 from fedloom.runs.analyze import Analysis, AnalysisRequest, run_analysis
 from fedloom.runs.cells import RelativeFineTuning, plan, rows_of
 from fedloom.runs.compare import compare_cells
 from fedloom.runs.comparison import Comparison
+from fedloom.runs.comparison_file import write_comparison
+from fedloom.runs.existing import start_or_return
 from fedloom.runs.federation import federation
 from fedloom.runs.finished import restore_finished
 from fedloom.runs.folder import RunFolder
+from fedloom.runs.keywords import ProtocolKeywords, RecipeKeywords
 from fedloom.runs.labels import Labels, read_labels, refuse_equal_names
 from fedloom.runs.personalize import FineTuning, personalize_run
 from fedloom.runs.reproduce import OUT, Reproduction, carry_out
 from fedloom.runs.reproduce import plan as plan_reproduction
-from fedloom.runs.run import Run, resume, start
+from fedloom.runs.run import Run
+from fedloom.runs.run import resume as resume_run
+from fedloom.runs.signature import with_keywords
 from fedloom.runs.split import Split, make_split, read_split
 from fedloom.runs.sweep import grid
 from fedloom.runs.tune.budget import read_budget
@@ -49,32 +57,51 @@ from fedloom.runs.tune.over import Over
 from fedloom.runs.tune.plan import plan as plan_tuning
 from fedloom.runs.tune.study import Study
 
+Given = Recipe | str | Path | Mapping[str, Any] | None
 
+
+@with_keywords
 def run(
-    given: Recipe | str | Path | Mapping[str, Any] | None = None,
+    given: Given = None,
     *,
+    resume: str | Path | bool | None = None,
+    progress: bool | None = None,
     callbacks: Sequence[RunCallback] = (),
-    **fields: Any,
+    **fields: Unpack[RecipeKeywords],
 ) -> Run:
-    """Run an experiment: `run(data="digits", split="shards:2", method="scaffold + fn", rounds=50)`.
+    """Run an experiment.
 
-    The first argument may be a recipe, its fields or a YAML file; keywords override it. `run(resume="runs/x")` resumes
-    an interrupted run. `run(protocol="fedbabu", method="fn")` takes all other fields from a paper's protocol.
+    The first argument may be a recipe, its fields or a YAML file; keywords override it. `protocol` takes all other fields from
+    a paper's protocol.
+
+    A named run that is finished is returned if its recipe is the same. `resume=True` continues it if it was interrupted;
+    `run(resume="runs/x")` continues the run of a folder.
 
     `data` may be an object: an fl.Dataset (`from_arrays`, `from_frame`, `from_torch`, `from_hf`), a torch Dataset or a pair
     of them, arrays, or a Hugging Face Dataset. `model` may be an nn.Module; its weights are the initial ones, and
-    `head="classifier"` names its last layer where that is not the linear layer which makes its output. Both are stored in the
-    cache, and the recipe names them by their content.
+    `head="classifier"` names its last layer where that is not the linear layer which makes its output. `split` may be a list
+    with the training indices of each client, or a function (labels, clients, rng) that returns one. All of them are stored in
+    the cache, and the recipe names them by their content.
+
+    `progress`: a bar; by default in a terminal or a notebook.
+
+    >>> run = fl.run(data="digits", split="shards:2", clients=20, method="scaffold + fn", rounds=2)
+    >>> run.metric("accuracy") > 0.1
+    True
     """
-    if "resume" in fields:
-        refuse_while_reading()
-        path, workers = fields.pop("resume"), fields.pop("workers", None)
-        if (data := fields.pop("data", None)) is not None:
-            _refuse_other_data(path, data)
-        if given is not None or fields:
-            raise FedloomError(f"resume: the recipe is the folder's own; leave out {next(iter(fields), 'the recipe')}")
-        return resume(path, callbacks, workers)
-    return start(given_recipe(with_protocol(gather(given, fields))), callbacks)
+    if resume is None or isinstance(resume, bool):
+        recipe = given_recipe(with_protocol(gather(given, fields)))
+        with watching(progress, callbacks) as watchers:
+            return start_or_return(recipe, watchers, bool(resume))
+    refuse_while_reading()
+    rest: dict[str, Any] = {**fields}
+    workers, data = rest.pop("workers", None), rest.pop("data", None)
+    if data is not None:
+        _refuse_other_data(resume, data)
+    if given is not None or rest:
+        raise FedloomError(f"resume: the recipe is the folder's own; leave out {next(iter(rest), 'the recipe')}")
+    with watching(progress, callbacks) as watchers:
+        return resume_run(resume, watchers, workers)
 
 
 def _refuse_other_data(path: str | Path, data: Any) -> None:
@@ -84,7 +111,7 @@ def _refuse_other_data(path: str | Path, data: Any) -> None:
         raise FedloomError(f"data: {path} was trained on {stored}, and this is {shown(named)}; pass the run's own data")
 
 
-def gather(given: Recipe | str | Path | Mapping[str, Any] | None, fields: Mapping[str, Any]) -> dict[str, Any]:
+def gather(given: Given, fields: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of a recipe, overridden by others."""
     refuse_while_reading()
     if isinstance(given, Recipe):
@@ -95,14 +122,26 @@ def gather(given: Recipe | str | Path | Mapping[str, Any] | None, fields: Mappin
     else:
         base = dict(given or {})
     changes = dict(fields)
-    if isinstance(changes.get("method"), Method | Part):
-        changes["method"] = str(changes["method"])
     for values in (base, changes):
+        if isinstance(values.get("method"), Method | Part):
+            values["method"] = str(values["method"])
         if "data" in values:
             values["data"] = named_data(values["data"])
         if isinstance(values.get("model"), Module):
             values["model"] = stored_name(values["model"], values.pop("head", None))
+        if "split" in values:
+            values["split"], clients = named_split(values["split"])
+            if clients is not None:
+                values.setdefault("clients", clients)
+        values |= {name: _plain(value) for name, value in values.items()}
     return merged(base, changes)
+
+
+def _plain(value: Any) -> Any:
+    """Paths and numbers of numpy as a recipe has them."""
+    if isinstance(value, np.generic):
+        return value.item()
+    return str(value) if isinstance(value, Path) else value
 
 
 def with_protocol(fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -125,15 +164,22 @@ def _rows(methods: str | Sequence[str], fields: Mapping[str, Any], swept: Collec
     return protocol_rows(protocol(str(fields["protocol"])), [t.strip() for t in texts if t.strip()], given, swept)
 
 
+@with_keywords
 def split(
-    given: Recipe | str | Path | Mapping[str, Any] | None = None,
+    given: Given = None,
     *,
     source: str | Path | None = None,
-    **fields: Any,
+    **fields: Unpack[RecipeKeywords],
 ) -> Split:
-    """The split that a run with these fields has: `split(data="digits", split="dirichlet:0.5", clients=20)`.
+    """The split that a run with these fields has.
 
     `source`: read it from a stored file or from the folder of a run instead.
+
+    >>> split = fl.split(data="digits", split="dirichlet:0.5", clients=20)
+    >>> len(split.partition.train(0)) > 0
+    True
+    >>> fl.split(split=[[0, 1, 2], [3, 4]]).clients
+    2
     """
     whole = with_protocol(gather(given, fields))
     return make_split(whole) if source is None else read_split(source, whole)
@@ -163,6 +209,10 @@ def personalize(
 
     `loss`: the method's own, the same without regularizers, or cross-entropy (ce). `unseen`: number of test samples of classes
     that a client never saw, on which it is tested too. `fl.personalize_run` does several combinations at once.
+
+    >>> tuned = fl.personalize(run, part="head", epochs=1, lr=0.01)
+    >>> tuned.headline.personal["mean"] >= 0
+    True
     """
     return personalize_run(path, [FineTuning(part, epochs, lr, loss)], again=True, unseen=unseen, done=done)[0]
 
@@ -175,10 +225,13 @@ def analyze(
     target: float | Sequence[float] | str | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> Analysis:
-    """Measure a finished run: `analyze(run, what="factors,norms", clients=[0, 3])`; tables go into its folder.
+    """Measure a finished run; tables go into its folder.
 
     By default everything is measured. `clients`: whose local models are trained again (default: ten of the last cohort; "all").
     `images`: number of test samples. `target`: values of the headline metric whose cost is reported.
+
+    >>> fl.analyze(run, what="cost", target=0.2).path.name
+    'analysis'
     """
     folder = RunFolder(path.path if isinstance(path, Run) else path)
     request = AnalysisRequest.of(what, clients, images, target)
@@ -189,31 +242,41 @@ def analyze(
             return run_analysis(fed, folder, request, progress or (lambda text: None))
 
 
+@with_keywords
 def compare(
     methods: str | list[str] | None = None,
     seeds: int | Sequence[int] = 1,
     *,
     tuned: str | Path | None = None,
     labels: Labels = (),
-    given: Recipe | str | Path | Mapping[str, Any] | None = None,
+    given: Given = None,
     fine_tuning: RelativeFineTuning | None = None,
+    progress: bool | None = None,
     callbacks: Sequence[RunCallback] = (),
-    **fields: Any,
+    **fields: Unpack[RecipeKeywords],
 ) -> Comparison:
-    """Run several methods on the same clients: `compare("fedavg; fn @ lr=0.3", seeds=3, data="digits", rounds=20)`.
+    """Run several methods on the same clients. A method may have settings of its own behind an @.
+
+    Finished runs are read and interrupted ones resumed, if the name and everything else is the same.
 
     `compare(tuned="runs/tune", seeds=5)` runs the settings that a tuning chose, with its recipe, on seeds that it never saw;
     `methods` may name some of its methods, and others. `labels={"dr + fd": "FedDr+"}` are names for tables and the page.
+
+    >>> comparison = fl.compare("fedavg; fn @ lr=0.3", seeds=2, data="digits", clients=5, rounds=1, model="linear")
+    >>> comparison.rows
+    ['fedavg', 'fn @ lr=0.3']
     """
     whole = gather(given, fields)
     if tuned is not None:
-        return _compare_tuned(tuned, methods, seeds, whole, labels, fine_tuning, callbacks)
+        with watching(progress, callbacks) as watchers:
+            return _compare_tuned(tuned, methods, seeds, whole, labels, fine_tuning, watchers)
     if methods is None:
         raise FedloomError('methods: none given; separate them by semicolons, as in "fedavg; fn; dr + fd"')
     rows = _rows(methods, whole)
     cells = plan(rows, seeds, with_protocol(whole), fine_tuning=fine_tuning)
     names = read_labels(labels, rows_of(cells))
-    return _compared(compare_cells(cells, fine_tuning, callbacks), names)
+    with watching(progress, callbacks) as watchers:
+        return _compared(compare_cells(cells, fine_tuning, watchers), names)
 
 
 def _compare_tuned(
@@ -239,21 +302,29 @@ def _compare_tuned(
 def _compared(comparison: Comparison, labels: Mapping[str, str], tuning: Tuning | None = None) -> Comparison:
     whole = replace(comparison, labels=labels, tuning=tuning)
     save_tables(whole)
+    write_comparison(whole)
     return whole
 
 
+@with_keywords
 def sweep(
     over: Sequence[str] | Mapping[str, Sequence[Any]],
     methods: str | list[str] | None = None,
     seeds: int | None = None,
     *,
     labels: Labels = (),
-    given: Recipe | str | Path | Mapping[str, Any] | None = None,
+    given: Given = None,
     fine_tuning: RelativeFineTuning | None = None,
+    progress: bool | None = None,
     callbacks: Sequence[RunCallback] = (),
-    **fields: Any,
+    **fields: Unpack[RecipeKeywords],
 ) -> Comparison:
-    """Run a grid: `sweep({"lr": [0.01, 0.03], "epochs": [1, 5]}, methods="fedavg; fn", seeds=3, rounds=20)`."""
+    """Run a grid of settings: every combination of the values, for every method and seed.
+
+    >>> grid = fl.sweep({"lr": [0.01, 0.1]}, methods="fedavg", clients=5, rounds=1, model="linear")
+    >>> grid.points
+    [(('lr', '0.01'),), (('lr', '0.1'),)]
+    """
     swept, whole = grid(over), gather(given, fields)
     if swept.methods is not None and methods is not None:
         raise FedloomError("over: methods are given twice; leave out --methods or --over method=…")
@@ -263,9 +334,11 @@ def sweep(
     rows = _rows(swept.methods or methods or str(base.get("method", recipe(base).method)), whole, swept.points)
     cells = plan(rows, swept.seeds or (1 if seeds is None else seeds), base, swept.points, fine_tuning)
     names = read_labels(labels, rows_of(cells))
-    return _compared(compare_cells(cells, fine_tuning, callbacks), names)
+    with watching(progress, callbacks) as watchers:
+        return _compared(compare_cells(cells, fine_tuning, watchers), names)
 
 
+@with_keywords
 def tune(
     methods: str | list[str],
     over: Over = (),
@@ -273,16 +346,20 @@ def tune(
     budget: str | float | None = None,
     *,
     halving: bool = True,
-    given: Recipe | str | Path | Mapping[str, Any] | None = None,
+    given: Given = None,
+    progress: bool | None = None,
     observer: Observer | None = None,
-    **fields: Any,
+    **fields: Unpack[RecipeKeywords],
 ) -> Study:
-    """Choose rates and hyper-parameters of every method on validation samples, with the same budget for each:
-    `tune("fedavg; dr + fd(beta=?)", over={"lr": "log:0.003..3"}, trials=16, rounds=50).best`.
+    """Choose rates and hyper-parameters of every method on validation samples, with the same budget for each.
 
     `over`: ranges by setting; without it, every method's own. `budget`: a time such as "2h" (or seconds), or "5000rounds", that
     the methods share, in place of a number of trials each. `halving`: worse trials stop early. Test samples are not evaluated.
     The same call resumes an interrupted tuning.
+
+    >>> tuned = fl.tune("prox(mu=?)", over={"prox.mu": [0.01, 0.1]}, clients=5, rounds=1, model="linear", name="prox")
+    >>> len(tuned.trials)
+    2
     """
     whole = gather(given, fields)
 
@@ -290,16 +367,22 @@ def tune(
         return _rows([row], whole)[0]
 
     planned = plan_tuning(methods, with_protocol(whole), over, read_budget(trials, budget), halving, usual)
-    study = carry_out_tuning(planned, observer)
+    with watching_trials(progress, observer) as watcher:
+        study = carry_out_tuning(planned, watcher)
     study.save()
     return study
 
 
 def protocols() -> dict[str, Protocol]:
-    """The papers' protocols by name, for `run(protocol=NAME, method=SUM)`."""
+    """The papers' protocols by name, for `run(protocol=NAME, method=SUM)`.
+
+    >>> fl.protocols()["fedbabu"].about
+    '...'
+    """
     return dict(all_protocols())
 
 
+@with_keywords
 def reproduce(
     target: str,
     cells: str | None = None,
@@ -311,17 +394,26 @@ def reproduce(
     out: str | Path = OUT,
     as_published: bool = False,
     tuned_clients: int | None = None,
+    progress: bool | None = None,
     callbacks: Sequence[RunCallback] = (),
-    **fields: Any,
+    **fields: Unpack[ProtocolKeywords],
 ) -> Reproduction:
-    """A paper's table from its own protocol: `reproduce("fedbabu/table5", cells="s=10", seeds=3, scale=0.25)`.
+    """A paper's table from its own protocol.
 
     Tables go to `out`, run folders to `out`/runs; finished runs of the same recipe below `sources` are read. Keywords are
     recipe fields that override the protocol in all runs. `tuned_clients`: how many clients are fine-tuned; default: all. The
     same call resumes an interrupted job.
+
+    >>> small = {"data": "digits", "model": "linear", "clients": 10, "epochs": 1}  # instead of CIFAR-100 and MobileNet
+    >>> done = fl.reproduce("fedbabu/table5", cells="s=10", methods="fedavg", scale=0.01, out="runs/again", **small)
+    >>> done.tables
+    [('fedbabu', 'table5')]
     """
-    planned = plan_reproduction(target, cells, methods, seeds, scale, sources, out, fields, as_published, tuned_clients)
-    reproduction = carry_out(planned, callbacks)
+    planned = plan_reproduction(
+        target, cells, methods, seeds, scale, sources, out, gather(None, fields), as_published, tuned_clients
+    )
+    with watching(progress, callbacks) as watchers:
+        reproduction = carry_out(planned, watchers)
     save_reproduction(reproduction)
     return reproduction
 
@@ -332,7 +424,11 @@ def report(
     format: str = "html",
     title: str = "",
 ) -> list[Path]:
-    """One page about these runs, or all runs below these folders; with svg, png or pdf a file for each figure."""
+    """One page about these runs, or all runs below these folders; with svg, png or pdf a file for each figure.
+
+    >>> fl.report(run, out="page.html")
+    [PosixPath('page.html')]
+    """
     given = [paths] if isinstance(paths, str | Path | Run) else list(paths)
     folders = [path.path if isinstance(path, Run) else path for path in given]
     if not folders:

@@ -18,7 +18,12 @@ CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\
 
 
 class FedloomError(ValueError):
-    """An error that the user can fix; the message names the field, the value and what is allowed."""
+    """An error that the user can fix; the message names the field, the value and what is allowed.
+
+    >>> fl.run(lr=-1)
+    Traceback (most recent call last):
+    fedloom.errors.FedloomError: lr: must be greater than 0 (got -1)
+    """
 
     def __init__(self, message: object = "") -> None:
         super().__init__(one_line(str(message)))

@@ -10,15 +10,20 @@ from fedloom.methods.api.search import Choices, RateScale, Span
 from fedloom.recipe import Recipe
 from fedloom.runs.adopt import Adopted, adopt
 from fedloom.runs.analyze import Analysis
+from fedloom.runs.comparison import Comparison
 from fedloom.runs.export import Exported, export
+from fedloom.runs.load import load
 from fedloom.runs.personalize import FineTuning, personalize_run
+from fedloom.runs.reproduce import Reproduction
 from fedloom.runs.run import Run
+from fedloom.runs.split import Split
 from fedloom.runs.tune.study import Study
 
 __all__ = [
     "Adopted",
     "Analysis",
     "Choices",
+    "Comparison",
     "Dataset",
     "Exported",
     "FedloomError",
@@ -30,9 +35,11 @@ __all__ = [
     "Query",
     "RateScale",
     "Recipe",
+    "Reproduction",
     "Run",
     "RunCallback",
     "Span",
+    "Split",
     "Study",
     "TrainSchedule",
     "TrainSpec",
@@ -40,6 +47,7 @@ __all__ = [
     "analyze",
     "compare",
     "export",
+    "load",
     "method",
     "personalize",
     "personalize_run",

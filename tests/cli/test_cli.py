@@ -137,12 +137,17 @@ def test_a_wrong_value_is_one_sentence_with_exit_code_2_and_nothing_written(
     assert list(Path().iterdir()) == []
 
 
-def test_a_folder_that_exists_is_refused_and_left_alone(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_finished_run_is_shown_again_and_another_recipe_in_its_place_refused(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     assert call(capsys, "run", *SMALL, "--name", "x", "-q")[0] == 0
     before = {path: path.stat().st_mtime_ns for path in Path("runs").rglob("*")}
-    code, _, err = call(capsys, "run", *SMALL, "--name", "x")
+    code, out, _ = call(capsys, "run", *SMALL, "--name", "x")
+    assert code == 0
+    assert "runs/x is finished and has the same recipe" in out and "global accuracy" in out
+    code, _, err = call(capsys, "run", *SMALL, "--name", "x", "--lr", "0.5")
     assert code == 2
-    assert "--resume" in err
+    assert "lr was 0.1, and now is 0.5" in err
     assert {path: path.stat().st_mtime_ns for path in Path("runs").rglob("*")} == before
 
 

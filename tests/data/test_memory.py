@@ -127,3 +127,40 @@ def test_names_and_halves_are_checked() -> None:
         Dataset.from_arrays(X, Y, test_client=Y)
     with pytest.raises(FedloomError, match="is not understood; it is written by fl"):
         load("memory:nonsense")
+
+
+class Labeled(TorchDataset[Any]):
+    def __init__(self, labels: np.ndarray) -> None:
+        self.labels = labels
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, number: int) -> tuple[np.ndarray, Any]:
+        return X[number], self.labels[number]
+
+
+@pytest.mark.parametrize("kind", ["arrays", "torch", "frame", "hub", "npz", "csv"])
+@pytest.mark.parametrize("labels", [("cat", "dog", "emu"), (1, 2, 3), (0, 5, 9), (-1, 0, 1), (1.0, 2.0, 3.0)])
+def test_labels_of_any_kind_of_object_become_class_numbers_with_names(
+    kind: str, labels: tuple[Any, ...], tmp_path: Path
+) -> None:
+    y = np.array(labels)[Y]
+    frame = pd.DataFrame(X, columns=list("abcd")).assign(label=y)
+    if kind == "arrays":
+        dataset = Dataset.from_arrays(X, y)
+    elif kind == "torch":
+        dataset = Dataset.from_torch(Labeled(y))
+    elif kind == "frame":
+        dataset = Dataset.from_frame(frame, target="label")
+    elif kind == "hub":
+        hub = pytest.importorskip("datasets")
+        dataset = Dataset.from_hf(hub.Dataset.from_dict({"x": X.tolist(), "label": y.tolist()}))
+    elif kind == "npz":
+        np.savez(tmp_path / "set.npz", x=X, y=y)
+        dataset = load(str(tmp_path / "set.npz"))
+    else:
+        frame.to_csv(tmp_path / "set.csv", index=False)
+        dataset = load(f"table:{tmp_path / 'set.csv'}?target=label")
+    assert dataset.class_names == tuple(str(label).removesuffix(".0") for label in labels)
+    assert sorted(set(dataset.train_y.tolist())) == [0, 1, 2]

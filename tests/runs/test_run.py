@@ -108,11 +108,11 @@ def test_methods_may_be_given_as_values() -> None:
     assert fl.run(FIELDS, method=Scaffold()).summary["method"] == "scaffold"
 
 
-@pytest.mark.parametrize("kind", ["a run", "a folder with something in it", "a file"])
+@pytest.mark.parametrize("kind", ["another run", "a folder with something in it", "a file"])
 def test_a_place_that_is_taken_is_refused_and_left_as_it_is(kind: str) -> None:
     place = Path("taken")
-    if kind == "a run":
-        fl.run(FIELDS, out="taken")
+    if kind == "another run":
+        fl.run(FIELDS, lr=0.2, out="taken")
     elif kind == "a file":
         place.write_text("mine")
     else:

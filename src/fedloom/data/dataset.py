@@ -6,7 +6,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,32 +28,58 @@ from fedloom.data.text.tokenize import TextOptions
 from fedloom.data.transforms.choose import pipeline_of
 from fedloom.data.transforms.pipeline import Pipeline
 from fedloom.errors import FedloomError, shown
+from fedloom.io.html import html_table
+
+CLASSES = 20  # in the table of a notebook
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Dataset:
-    """Training and test samples: inputs, labels, and the groups that they belong to."""
+    """Training and test samples: inputs, labels, and the groups that they belong to.
+
+    >>> import numpy as np
+    >>> x, y = np.random.default_rng(0).normal(size=(50, 4)), np.array(["no", "yes"] * 25)
+    >>> data = fl.Dataset.from_arrays(x, y, name="mine")
+    >>> data
+    Dataset(mine: features of shape 4, 2 classes, 40 training and 10 test samples)
+    >>> data.class_names
+    ('no', 'yes')
+    >>> fl.run(data=data, model="linear", split="iid", clients=4, rounds=1).recipe.data.name
+    'memory:mine-...'
+    """
 
     name: str
     inputs: InputSpec
-    train_x: Tensor = field(repr=False)  # N and inputs.stored_shape, of type inputs.dtype
-    train_y: Tensor = field(repr=False)  # int64 N, like all tensors below
-    test_x: Tensor = field(repr=False)
-    test_y: Tensor = field(repr=False)
+    train_x: Tensor  # N and inputs.stored_shape, of type inputs.dtype
+    train_y: Tensor  # int64 N, like all tensors below
+    test_x: Tensor
+    test_y: Tensor
     classes: int
-    class_names: tuple[str, ...] = field(repr=False)
+    class_names: tuple[str, ...]
     mean: tuple[float, ...]  # of train_x / scale, per channel of images, or per entry of the features' first axis
     std: tuple[float, ...]  # population standard deviation; 1 for a constant channel
     digest: str
     domain_names: tuple[str, ...] = ()
-    train_domain: Tensor | None = field(default=None, repr=False)
-    test_domain: Tensor | None = field(default=None, repr=False)
-    train_client: Tensor | None = field(default=None, repr=False)  # natural clients, such as writers or hospitals
-    test_client: Tensor | None = field(default=None, repr=False)
-    client_names: tuple[str, ...] = field(default=(), repr=False)  # given where the data name their clients
-    notes: tuple[str, ...] = field(default=(), repr=False)  # what reading the data had to repair, a sentence each
-    schema: str = field(default="", repr=False)  # JSON: how rows of a table or texts become inputs; see schema.py
+    train_domain: Tensor | None = None
+    test_domain: Tensor | None = None
+    train_client: Tensor | None = None  # natural clients, such as writers or hospitals
+    test_client: Tensor | None = None
+    client_names: tuple[str, ...] = ()  # given where the data name their clients
+    notes: tuple[str, ...] = ()  # what reading the data had to repair, a sentence each
+    schema: str = ""  # JSON: how rows of a table or texts become inputs; see schema.py
     source: str = ""  # what `data` in a recipe calls it
+
+    def __repr__(self) -> str:
+        count = f"{len(self.train_y)} training and {len(self.test_y)} test samples"
+        return f"Dataset({self.name}: {self.inputs}, {self.classes} classes, {count})"
+
+    def _repr_html_(self) -> str:
+        labels = [torch.bincount(y, minlength=self.classes) for y in (self.train_y, self.test_y)]
+        shown = range(min(self.classes, CLASSES))
+        rows = [[self.class_names[k], int(labels[0][k]), int(labels[1][k])] for k in shown]
+        rows.append(["all", len(self.train_y), len(self.test_y)])
+        hidden = f"{self.classes - CLASSES} more classes" if self.classes > CLASSES else ""
+        return html_table(f"{self.name}: {self.inputs}", ("class", "training", "test"), rows, hidden)
 
     @property
     def shape(self) -> Shape:

@@ -103,6 +103,10 @@ def _check_inputs(where: str, arrays: DatasetArrays, run: InputSpec) -> None:
 def _run_labels(where: str, y: Array, names: Sequence[str] | None, known: Sequence[str]) -> Array:
     """Labels as class numbers of the run."""
     if names is None:
+        labels = np.unique(y)
+        if all(str(label) in known for label in labels):  # classes are named by the labels they had, such as 1 to C
+            numbers = np.array([known.index(str(label)) for label in labels], dtype=np.int64)
+            return numbers[np.searchsorted(labels, y)]
         if len(y) and int(y.max()) >= len(known):
             raise FedloomError(
                 f"{where}: class {int(y.max())} is unknown to the run, whose classes are 0 to {len(known) - 1}"

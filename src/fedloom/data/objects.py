@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import torch
@@ -12,6 +12,16 @@ from torch.utils.data import Dataset as TorchDataset
 
 from fedloom.data.dataset import Dataset
 from fedloom.errors import FedloomError, shown
+
+
+class HubDataset(Protocol):
+    """What a Dataset or DatasetDict of Hugging Face has in common."""
+
+    @property
+    def column_names(self) -> Any: ...
+
+
+DataLike: TypeAlias = str | Path | Mapping[str, Any] | Dataset | TorchDataset[Any] | Sequence[Any] | HubDataset
 
 ALLOWED = (
     "a text, an fl.Dataset, a torch Dataset or a pair of them, a tuple of arrays (train_x, train_y) or "

@@ -185,7 +185,17 @@ class Deploy(BaseModel):
 
 
 class Recipe(BaseModel):
-    """An experiment."""
+    """An experiment as one frozen value. Everything else reads it, nothing changes it.
+
+    >>> recipe = fl.Recipe(method="scaffold + fn", rounds=20)
+    >>> recipe.lr
+    0.1
+    >>> recipe.changed(lr=0.3).lr
+    0.3
+    >>> print(recipe.to_yaml()[:12])
+    data:
+      name
+    """
 
     model_config = ConfigDict(**_FROZEN, defer_build=True)  # its validator takes a while; `--help` needs none
     data: Annotated[Data, about("the data set"), FLAG] = Data()

@@ -1,8 +1,10 @@
-"""Progress of runs: one bar in a terminal, plain lines in a log."""
+"""Progress of runs: one bar in a terminal or a notebook, plain lines in a log."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,25 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from fedloom.engine.experiment import Experiment
 from fedloom.engine.server.callback import RunCallback
 from fedloom.evaluation.metrics import Metric, find_metric
+from fedloom.report.notebook import NotebookProgress
 from fedloom.runs.cells import Cell
+
+
+def bar(console: Console, *further: TextColumn) -> Progress | NotebookProgress:
+    """What shows a share of work that is done; disabled in a log, where lines are printed."""
+    if console.is_jupyter:
+        return NotebookProgress()
+    return Progress(
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        TaskProgressColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.fields[left]}"),
+        *further,
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    )
 
 
 class ProgressBar(RunCallback):
@@ -20,18 +40,8 @@ class ProgressBar(RunCallback):
 
     def __init__(self, console: Console) -> None:
         self.console = console
-        self._progress = Progress(
-            TextColumn("{task.description}", markup=False),
-            BarColumn(),
-            TaskProgressColumn(),
-            TimeElapsedColumn(),
-            TextColumn("{task.fields[left]}"),
-            TextColumn("{task.fields[status]}"),
-            console=console,
-            transient=True,
-            disable=not console.is_terminal,
-        )
-        self._task = self._progress.add_task("", total=1.0, status="", left="")
+        self._progress = bar(console, TextColumn("{task.fields[status]}"))
+        self._task: Any = self._progress.add_task("", total=1.0, status="", left="")
         self._rounds, self._share, self._title, self._headline = 1, (0.0, 1.0), "", "accuracy"
         self._training = 1.0  # share of the current cell's work
         self._clock, self._trained = TimeLeft(), False
@@ -96,7 +106,7 @@ class ProgressBar(RunCallback):
     def _log(self, text: str, last: bool) -> None:
         """A line where there is no bar: every ten seconds, and the last one."""
         now = time.monotonic()
-        if not self.console.is_terminal and (now - self._last_line > 10 or last):
+        if self._progress.disable and (now - self._last_line > 10 or last):
             self._last_line = now
             left = f"  ({left})" if (left := self._clock.left()) else ""
             self.note(f"{self._named}{text}{left}")
@@ -152,3 +162,20 @@ def _status(line: dict[str, Any], metric: Metric) -> str:
         if line.get(name) is not None:
             words.append(f"{title} {metric.text(line[name])}{unit}")
     return "  ".join(words)
+
+
+@contextmanager
+def watching(progress: bool | None, callbacks: Sequence[RunCallback]) -> Iterator[list[RunCallback]]:
+    """The callbacks of a run in Python with a bar before them. None: in a terminal or a notebook, unless there is one."""
+    console = Console(stderr=True, emoji=False)
+    if progress is None:
+        progress = shows_progress(console) and not any(isinstance(callback, ProgressBar) for callback in callbacks)
+    if not progress:
+        yield list(callbacks)
+        return
+    with ProgressBar(console) as shown:
+        yield [shown, *callbacks]
+
+
+def shows_progress(console: Console) -> bool:
+    return console.is_terminal or console.is_jupyter

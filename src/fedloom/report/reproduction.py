@@ -18,6 +18,7 @@ from fedloom.papers import Measure, Paper, paper
 from fedloom.report.sheet import Sheet, SheetEntry, latex, markdown
 from fedloom.runs.reproduce import CellOutcome, Reproduction, Verdict, marks, orderings
 from fedloom.runs.reproduce.claims import judge
+from fedloom.runs.reproduce.stored import write_reproduction
 
 SETTINGS = 12  # whose order is spelled out
 MARKS = {Verdict.HOLDS: "o", Verdict.REVERSED: "x", Verdict.NOISE: "?"}
@@ -187,7 +188,7 @@ def save(reproduction: Reproduction) -> list[Path]:
             written.append(Path(f"{base}{suffix}"))
         write_json(Path(f"{base}.reproduction.json"), content(reproduction, key, table))
         written.append(Path(f"{base}.reproduction.json"))
-    return written
+    return [*written, write_reproduction(reproduction)]
 
 
 def content(reproduction: Reproduction, key: str, table: str) -> dict[str, Any]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import shlex
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
 from fedloom.evaluation.metrics import find_metric
-from fedloom.report.progress import TimeLeft
+from fedloom.report.progress import TimeLeft, bar, shows_progress
 from fedloom.report.sheet import Sheet, SheetEntry
 from fedloom.runs.tune.carry_out import Observer
 from fedloom.runs.tune.chosen import ChosenSettings
@@ -24,21 +25,12 @@ QUIET = 10.0  # seconds between lines of a log
 
 
 class TuningBar(Observer):
-    """Progress of all trials of all methods: a bar in a terminal, plain lines in a log. A context manager."""
+    """Progress of all trials of all methods: a bar in a terminal or a notebook, plain lines in a log. A context manager."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
-        self._progress = Progress(
-            TextColumn("{task.description}", markup=False),
-            BarColumn(),
-            TaskProgressColumn(),
-            TimeElapsedColumn(),
-            TextColumn("{task.fields[left]}"),
-            console=console,
-            transient=True,
-            disable=not console.is_terminal,
-        )
-        self._task = self._progress.add_task("tuning", total=1.0, left="")
+        self._progress = bar(console)
+        self._task: Any = self._progress.add_task("tuning", total=1.0, left="")
         self._clock, self._total, self._done = TimeLeft(), 1, 0
         self._rounds: dict[tuple[int, int], int] = {}  # rounds of every trial so far
         self._ended: set[tuple[int, int]] = set()
@@ -75,7 +67,7 @@ class TuningBar(Observer):
             self._ended.add(place)
         self._show(planned.spaces[method].row)
         now = time.monotonic()
-        if not self.console.is_terminal and not known and now - self._last_line > QUIET:
+        if self._progress.disable and not known and now - self._last_line > QUIET:
             self._last_line = now
             value = "diverged" if outcome.value is None else planned.metric.text(outcome.value)
             left = f"  ({left})" if (left := self._clock.left()) else ""
@@ -93,6 +85,17 @@ class TuningBar(Observer):
 
     def _print(self, text: str) -> None:
         self.console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+
+@contextmanager
+def watching_trials(progress: bool | None, observer: Observer | None) -> Iterator[Observer | None]:
+    """The observer of a tuning in Python: its own, or else a bar. None: in a terminal or a notebook."""
+    console = Console(stderr=True, emoji=False)
+    if observer is not None or not (shows_progress(console) if progress is None else progress):
+        yield observer
+        return
+    with TuningBar(console) as shown:
+        yield shown
 
 
 def tuning_sheet(study: Study) -> Sheet:

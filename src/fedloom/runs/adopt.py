@@ -44,6 +44,10 @@ class Adopted:
     """A new client's model and how well it does on that client's test samples; None where it has none.
 
     `before` and `curve` are of the headline metric; `others` has the same numbers of the recipe's further metrics.
+
+    >>> adopted = fl.adopt(run, "digits", epochs=1)
+    >>> len(adopted.curve)
+    2
     """
 
     path: Path
@@ -79,6 +83,9 @@ def adopt(
 
     `data`: a text as in a recipe, or an object as `fl.run` takes. `lr` defaults to a tenth of the run's own. `hold_out=False`:
     train on all samples, and leave the metrics unknown.
+
+    >>> fl.adopt(run, "digits", part="head", epochs=1, out="new.safetensors").path
+    PosixPath('new.safetensors')
     """
     folder = RunFolder(run.path if isinstance(run, Run) else run)
     recipe = folder.recipe()

@@ -41,7 +41,12 @@ Tell = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Analysis:
-    """The tables of an analysis, read from their folder."""
+    """The tables of an analysis, read from their folder.
+
+    >>> analysis = fl.analyze(run, what="norms")
+    >>> sorted(path.suffix for path in analysis.path.iterdir())[0]
+    '.csv'
+    """
 
     path: Path
     what: tuple[str, ...] = WHAT  # what was asked for

@@ -82,6 +82,8 @@ def plan(
             )
         for point in _points(over or {}):
             changed = base.model_dump(exclude=free)
+            if "split" in fields:
+                changed["split"] = fields["split"]  # a function is called for every seed
             for setting in [*own, *(f"{_full(field)}={value}" for field, value in point)]:
                 assign(changed, setting)
             for seed in numbers:

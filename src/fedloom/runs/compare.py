@@ -14,14 +14,13 @@ from pathlib import Path
 from typing import TypeVar
 
 from fedloom.engine.backends import select as where
-from fedloom.engine.experiment import prepare
-from fedloom.engine.resolve import resolve
 from fedloom.engine.server.callback import Callbacks, RunCallback
 from fedloom.errors import FedloomError, Interrupted
 from fedloom.evaluation.fine_tuned import PersonalizationResult
 from fedloom.io.locks import lock
 from fedloom.runs.cells import Cell, RelativeFineTuning
 from fedloom.runs.comparison import Comparison, Result
+from fedloom.runs.existing import refuse_other_recipe
 from fedloom.runs.folder import RunFolder
 from fedloom.runs.personalize import FineTuning, personalize_run
 from fedloom.runs.run import Run, resume, start
@@ -130,18 +129,8 @@ def _refuse_other_recipes(cells: Sequence[Cell]) -> None:
 def _refuse_other_recipe(cell: Cell) -> None:
     assert cell.recipe.out is not None
     folder = RunFolder(cell.recipe.out)
-    if not folder.recipe_yaml.exists():
-        return
-    stored, wanted = folder.recipe(), cell.recipe
-    if wanted.precision == "auto":  # decided where the run began, which may have been another machine
-        wanted = wanted.changed(precision=stored.precision)
-    if stored.digest() != resolve(prepare(wanted))[0].program.stored_recipe().digest():
-        raise FedloomError(f"out: {folder.path} holds a run of another recipe; choose another --name or --out")
-    if lacking := [metric for metric in cell.recipe.metrics if metric not in stored.metrics]:
-        raise FedloomError(
-            f"metrics: the run in {folder.path} has no {lacking[0]}, only {', '.join(stored.metrics)}; choose another "
-            f"--name or --out"
-        )
+    if folder.recipe_yaml.exists():
+        refuse_other_recipe(folder, cell.recipe)
 
 
 def tune_clients(

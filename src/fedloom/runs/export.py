@@ -55,6 +55,13 @@ FORMATS = (".pt2", ".onnx")
 
 @dataclass(frozen=True)
 class Exported:
+    """A written model: its file, what `FILE.json` says of it, and notes for the user.
+
+    >>> exported = fl.export(run, "client.pt2", client=0)
+    >>> exported.facts["class_names"][:3]
+    ['0', '1', '2']
+    """
+
     path: Path
     facts: dict[str, Any]  # of FILE.json
     notes: list[str]
@@ -70,7 +77,11 @@ def export(
     lr: float | None = None,
     loss: Objective = "method",
 ) -> Exported:
-    """Write the global model of a finished run, a client's own (fine-tuned for some epochs, if asked), or an adopted one."""
+    """Write the global model of a finished run, a client's own (fine-tuned for some epochs, if asked), or an adopted one.
+
+    >>> fl.export(run, "model.pt2").path
+    PosixPath('model.pt2')
+    """
     out = Path(out)
     if out.suffix not in ("", *FORMATS):
         raise FedloomError(f"out: {out} must end in {' or '.join(FORMATS)}, or name a folder for adapters")

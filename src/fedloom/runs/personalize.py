@@ -27,7 +27,11 @@ Progress = Callable[[str, int, int], None]  # which combination, clients done, c
 
 @dataclass(frozen=True)
 class FineTuning:
-    """One combination: what is trained, for how long, how fast, under which loss."""
+    """One combination: what is trained, for how long, how fast, under which loss.
+
+    >>> str(fl.FineTuning("head", epochs=5, lr=0.01))
+    'head at lr 0.01'
+    """
 
     part: TunedPart = "full"
     epochs: int = 5
@@ -52,6 +56,10 @@ def personalize_run(
     """Fine-tune every client of a finished run in each of these ways; outcomes are stored in its folder as they come.
 
     `sample`: number of clients, sampled by the run's seed. `again`: repeat what is stored already.
+
+    >>> ways = [fl.FineTuning("head", 1, 0.01), fl.FineTuning("full", 1, 0.01)]
+    >>> [result.part for result in fl.personalize_run(run, ways)]
+    ['head', 'full']
     """
     folder = RunFolder(run.path if isinstance(run, Run) else run)
     check_finished(folder)

@@ -5,11 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
-
-from torch import Tensor
+from typing import Any
 
 from fedloom.analysis.collect.periodic import PeriodicAnalysis
 from fedloom.engine.backends import select as where
@@ -19,98 +16,22 @@ from fedloom.engine.resolve import resolve
 from fedloom.engine.server.callback import Callbacks, RunCallback
 from fedloom.engine.server.round import Federation
 from fedloom.engine.store import checkpoint
-from fedloom.errors import DISK, FedloomError, Interrupted, TooFew, Unwritable, shown
+from fedloom.errors import DISK, FedloomError, Interrupted, TooFew, Unwritable
 from fedloom.evaluation.clients import evaluate_clients, summarize_clients
 from fedloom.evaluation.global_model import evaluate_global
 from fedloom.evaluation.validation import validate_clients
-from fedloom.io.files import read_json, read_lines, read_tensors, replace_lines
+from fedloom.io.files import read_lines, replace_lines
 from fedloom.io.logs import RunLog
 from fedloom.recipe import Recipe
 from fedloom.runs.federation import federation
 from fedloom.runs.folder import RunFolder, create, place
 from fedloom.runs.interrupts import Interrupts
 from fedloom.runs.metrics import check_metrics, describe_metrics
+from fedloom.runs.stored_run import Evaluated, Run
 from fedloom.runs.summary import write_summary
 from fedloom.track import Tracking, check
 
-Evaluated = Literal["test", "clean_test", "validation", "client", "personal"]
-
-
-@dataclass(frozen=True)
-class Run:
-    """A finished run, read from its folder."""
-
-    path: Path
-
-    @property
-    def recipe(self) -> Recipe:
-        return RunFolder(self.path).recipe()
-
-    @property
-    def summary(self) -> dict[str, Any]:
-        folder = RunFolder(self.path)
-        summary = read_json(folder.summary)
-        if not isinstance(summary, dict):
-            raise FedloomError(
-                f"{folder.summary} is damaged or missing; remove it, and write it again with: {folder.resume_command}"
-            )
-        return summary
-
-    @property
-    def rounds(self) -> list[dict[str, Any]]:
-        self._check_log()
-        return read_lines(self.path / "rounds.jsonl")
-
-    @property
-    def clients(self) -> list[dict[str, Any]]:
-        self._check_log()
-        return read_lines(self.path / "clients.jsonl")
-
-    def _check_log(self) -> None:
-        folder = RunFolder(self.path)
-        if flaw := checkpoint.disagreement(folder.checkpoints, folder.log()):
-            raise FedloomError(
-                f"{flaw}; put the file back as it was, or remove {folder.summary} and repeat those rounds with: "
-                f"{folder.resume_command}"
-            )
-
-    @property
-    def metrics(self) -> tuple[str, ...]:
-        """The metrics of its recipe; the first is the headline."""
-        return self.recipe.metrics
-
-    def metric(self, name: str | None = None, of: Evaluated = "test") -> float | None:
-        """A metric after the last round, by default the headline; of clients and personal models the mean over clients.
-
-        None where it is undefined, or where there is no such evaluation.
-        """
-        value = self.summary.get(f"{of}_{self._known(name)}")
-        if of == "validation":
-            value = self.rounds[-1].get(f"validation_{self._known(name)}")
-        mean: float | None = value.get("mean") if isinstance(value, dict) else value
-        return mean
-
-    def curve(self, name: str | None = None, of: Evaluated = "test") -> dict[int, float | None]:
-        """A metric by round, for the rounds after which it was evaluated."""
-        key = f"{of}_{self._known(name)}"
-        return {line["round"]: line[key] for line in self.rounds if key in line}
-
-    @property
-    def best_round(self) -> int | None:
-        """The round with the best headline metric on validation samples; None where none are held out."""
-        best: int | None = self.summary.get("best_round")
-        return best
-
-    def _known(self, name: str | None) -> str:
-        metrics = self.metrics
-        if name is not None and name not in metrics:
-            raise FedloomError(f"metrics: the run has no {shown(name)}; it has {', '.join(metrics)}")
-        return name or metrics[0]
-
-    @property
-    def weights(self) -> dict[str, Tensor]:
-        """The served weights by name."""
-        return read_tensors(self.path / "final.safetensors")[0]
+__all__ = ["Evaluated", "Run", "go", "resume", "start"]
 
 
 def start(recipe: Recipe, callbacks: Sequence[RunCallback] = (), until: int | None = None) -> Run:

@@ -7,29 +7,64 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 from torch import Tensor
 
 from fedloom.data import ClientViews, Dataset, Partition, hold_out, load, stages
 from fedloom.data.partition.partition import notes
-from fedloom.data.split.strength import Strength, strength
+from fedloom.data.split.strength import Strength, class_counts, strength
 from fedloom.engine.about import about
 from fedloom.engine.federated_data import hold_back, tested_samples
 from fedloom.engine.given import given_recipe
 from fedloom.errors import FedloomError
+from fedloom.io.html import Shade, html_table
 from fedloom.io.user_code import import_parts
 from fedloom.recipe import Recipe, recipe
 from fedloom.runs.folder import RunFolder
 
+ROWS, COLUMNS = 20, 20  # clients and classes of the table in a notebook
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, repr=False)
 class Split:
-    """Who holds and sees which images of a set: one stage, or several if it changes on the way."""
+    """Who holds and sees which images of a set: one stage, or several if it changes on the way.
+
+    >>> split = fl.split(split="dirichlet:0.5", clients=5)
+    >>> split
+    Split(digits, dirichlet:0.5: 5 clients with ... to ... training samples)
+    >>> images, labels = split.samples(0)
+    >>> split.strength().classes_a_client <= 10
+    True
+    """
 
     dataset: Dataset
     data: str
     spec: str
     seed: int
     stages: tuple[ClientViews, ...]
+
+    def __repr__(self) -> str:
+        sizes = np.diff(self.partition.train_offsets)
+        held = f"{self.clients} clients with {sizes.min()} to {sizes.max()} training samples"
+        return f"Split({self.data}, {self.spec}: {held})"
+
+    def _repr_html_(self) -> str:
+        """Clients by classes: the number of training samples, darker where there are more."""
+        counts = class_counts(self.stages[0]).astype(int)
+        names = self.dataset.class_names[:COLUMNS]
+        tests = np.diff(self.partition.test_offsets)
+        rows = [
+            [
+                client,
+                int(row.sum()),
+                int(tests[client]),
+                *(Shade(str(value), 0.8 * value / max(row.max(), 1)) for value in row[:COLUMNS]),
+            ]
+            for client, row in enumerate(counts[:ROWS])
+        ]
+        hidden = [f"{self.clients - ROWS} more clients"] if self.clients > ROWS else []
+        hidden += [f"{self.dataset.classes - COLUMNS} more classes"] if self.dataset.classes > COLUMNS else []
+        return html_table(repr(self)[6:-1], ("client", "training", "test", *names), rows, ", ".join(hidden))
 
     @property
     def clients(self) -> int:

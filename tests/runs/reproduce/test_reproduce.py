@@ -56,6 +56,10 @@ def test_a_table_is_read_from_one_run_per_method_in_the_papers_layout(tmp_path: 
     assert "\\begin{tabular}" in (tmp_path / "fedbabu-table5.tex").read_text()
     section = json.loads((tmp_path / "fedbabu-table5.reproduction.json").read_text())
     assert section["title"].startswith("FedBABU, Table 5") and len(section["blocks"][0]["rows"]) == 6
+    again = fl.load(tmp_path)
+    assert isinstance(again, fl.Reproduction)
+    assert (again.outcomes, again.tables) == (done.outcomes, done.tables)
+    assert repr(again).endswith("fedbabu/table5, 14 of 14 cells)") and "14.40" in again._repr_html_()
 
 
 def test_finished_runs_are_reused_wherever_they_are(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ Index = npt.NDArray[np.int64]
 NOTES = ("data", "data_digest", "split", "changes", "seed")
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Partition:
     """Client k holds train_index[train_offsets[k]:train_offsets[k + 1]], and likewise for test samples."""
 
@@ -46,6 +46,10 @@ class Partition:
                 raise FedloomError(f"partition: {part}_index holds {index.min()}; an index is 0 or more")
         if len(self.train_offsets) != len(self.test_offsets):
             raise FedloomError("partition: train_offsets and test_offsets are for different numbers of clients")
+
+    def __repr__(self) -> str:
+        held = f"{len(self.train_index)} training and {len(self.test_index)} test samples"
+        return f"Partition({self.clients} clients, {held})"
 
     @property
     def clients(self) -> int:

@@ -17,7 +17,15 @@ __all__ = ["Callbacks", "Inspection", "Machinery", "RunCallback"]
 
 
 class RunCallback:
-    """Override what you need. Weights are the same to the bit with and without callbacks."""
+    """Override what you need. Weights are the same to the bit with and without callbacks.
+
+    >>> class Losses(fl.RunCallback):
+    ...     def round_ended(self, line):
+    ...         print("round", line["round"])
+    >>> done = fl.run(clients=5, rounds=2, model="linear", callbacks=[Losses()])
+    round 1
+    round 2
+    """
 
     def run_started(self, experiment: Experiment, folder: Path, rounds_done: int) -> None:
         """A run starts, or resumes after some rounds."""

@@ -70,6 +70,9 @@ class Query:
     `trains`: the client continues from the weights that it uploaded in this round, and its upload is replaced. `delivers`: the
     message is for single clients, whose answer changes nothing but their own state and personal regions; there is no reply.
     Otherwise nothing is trained, and the replies of all clients are summed in client order.
+
+    >>> import torch
+    >>> query = fl.Query(message={"lr": torch.zeros(1)}, trains=True)
     """
 
     message: Tensors = field(default_factory=dict)
@@ -84,6 +87,8 @@ class Phase:
 
     `steps`: that many steps in place of epochs, through as many shuffled epochs of the data as they need. `lr`: a rate of its
     own, in place of that of the round.
+
+    >>> head_first = (fl.Phase(epochs=5, regions=("head",)), fl.Phase(epochs=1, regions=("body", "norm")))
     """
 
     epochs: int = 0
@@ -98,6 +103,8 @@ class TrainSchedule:
 
     With `patience`, validation accuracy is measured every `check` steps; training stops after `patience` steps without
     improvement, and the best weights are kept.
+
+    >>> schedule = fl.TrainSchedule(steps=500, optimizer="adam", patience=200)
     """
 
     steps: int
@@ -117,6 +124,8 @@ class TrainSpec:
 
     `at`: detached training. Another whole storage is trained in place with the method's loss, without its corrections and its
     `gradient`, with random draws of its own. `weights` refers to it meanwhile; afterwards the client is unchanged.
+
+    >>> again = fl.TrainSpec((fl.Phase(epochs=1),), lr=0.01)  # for client.train(again) in a hook
     """
 
     phases: tuple[Phase, ...]

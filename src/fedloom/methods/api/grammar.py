@@ -18,7 +18,11 @@ _TERM = re.compile(r"^\s*([A-Za-z_][\w-]*)\s*(?:\((.*)\))?\s*$", re.DOTALL)
 
 
 def method(text: str | Part | Method) -> Method:
-    """`method("scaffold + prox(mu=0.01)")`: names, or name(key=value, ...), joined by +."""
+    """A sum of parts from its text: names, or name(key=value, ...), joined by +.
+
+    >>> fl.method("scaffold + prox(mu=0.1)")
+    scaffold + prox(mu=0.1)
+    """
     if isinstance(text, Method):
         return text
     if isinstance(text, Part):

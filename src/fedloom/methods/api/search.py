@@ -15,7 +15,11 @@ from fedloom.errors import FedloomError
 
 @dataclass(frozen=True)
 class Span:
-    """All numbers from `low` to `high`; whole ones if both ends are. `log`: uniform in their logarithm."""
+    """All numbers from `low` to `high`; whole ones if both ends are. `log`: uniform in their logarithm.
+
+    >>> str(fl.Span(0.003, 3.0, log=True))
+    'log:0.003..3'
+    """
 
     low: float
     high: float
@@ -38,7 +42,11 @@ class Span:
 
 @dataclass(frozen=True)
 class Choices:
-    """One of these values."""
+    """One of these values.
+
+    >>> str(fl.Choices((1, 2, 5)))
+    '1,2,5'
+    """
 
     values: tuple[Any, ...]
     source: str = ""
@@ -52,7 +60,11 @@ Range: TypeAlias = Span | Choices
 
 @dataclass(frozen=True)
 class RateScale:
-    """The rate of SGD that suits a part is `least` to `most` times that of plain cross-entropy."""
+    """The rate of SGD that suits a part is `least` to `most` times that of plain cross-entropy.
+
+    >>> fl.RateScale(1, 4).middle
+    2.0
+    """
 
     least: float
     most: float

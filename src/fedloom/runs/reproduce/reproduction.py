@@ -15,6 +15,7 @@ from typing import Any
 from fedloom.engine.backends import select as where
 from fedloom.engine.server.callback import Callbacks, RunCallback
 from fedloom.errors import FedloomError
+from fedloom.io.html import html_table
 from fedloom.papers import PublishedCell, protocols
 from fedloom.papers.apply import flat
 from fedloom.paths import REPRODUCTIONS
@@ -80,12 +81,33 @@ class Plan:
         return f"{text}; about {duration(self.seconds)} on this machine{words}"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Reproduction:
-    """The outcome of every chosen cell, in the order of the paper."""
+    """The outcome of every chosen cell of `fl.reproduce`, in the order of the paper; `fl.load` reads it again.
+
+    >>> small = {"data": "digits", "model": "linear", "clients": 10, "epochs": 1}
+    >>> fl.reproduce("fedbabu/table5", cells="s=10", methods="fedavg", scale=0.01, out="runs/again", **small)
+    Reproduction('runs/again': fedbabu/table5, 7 of 7 cells)
+    """
 
     plan: Plan
     outcomes: tuple[CellOutcome, ...]
+
+    def __repr__(self) -> str:
+        done = sum(bool(item.values) for item in self.outcomes)
+        return f"Reproduction('{self.plan.out}': {self.plan.target}, {done} of {len(self.outcomes)} cells)"
+
+    def _repr_html_(self) -> str:
+        rows = [
+            [
+                f"{item.cell.place}: {item.cell.id}",
+                _number(item.cell.value),
+                item.failure or _number(item.mean),
+                item.seeds,
+            ]
+            for item in self.outcomes
+        ]
+        return html_table(repr(self), ("cell", "published", "ours", "seeds"), rows, ", ".join(self.plan.departures))
 
     def table(self, paper: str, table: str) -> list[CellOutcome]:
         return [item for item in self.outcomes if (item.cell.paper, item.cell.table) == (paper, table)]
@@ -239,6 +261,10 @@ def _outcome(cell: PublishedCell, jobs: Sequence[Job], plan: Plan, failures: Map
             except (FedloomError, KeyError, TypeError, ValueError) as error:
                 reasons.append(str(error))
     return CellOutcome(cell, tuple(values), samples, "; ".join(dict.fromkeys(reasons)), tuple(dict.fromkeys(differs)))
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}"
 
 
 def _reason(failure: str) -> str:

@@ -29,7 +29,9 @@ TRIES = 20  # proposals that repeat an earlier setting before the space counts a
 def optuna() -> Any:
     """The package, or a sentence that says how to install it."""
     try:
-        import optuna as package
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # in a notebook, tqdm asks for widgets that are not used
+            import optuna as package
     except ImportError:
         raise FedloomError(f"tune: searching needs Optuna; install it with: {install('tune')}") from None
     package.logging.set_verbosity(package.logging.ERROR)

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedloom.errors import FedloomError
-from fedloom.extras import install
 from fedloom.io.files import write
+from fedloom.io.html import html_table
+from fedloom.runs.frames import frame_of
+from fedloom.runs.names import metric_named
 from fedloom.runs.tune.chosen import Tuned
 from fedloom.runs.tune.figure import figure
 from fedloom.runs.tune.trial_row import TrialRow
@@ -21,11 +22,42 @@ if TYPE_CHECKING:
 TRIALS = "trials.csv"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Study:
+    """What `fl.tune` chose, with every trial; `fl.load("runs/tune")` reads it again.
+
+    >>> study = fl.tune("fedavg", over={"lr": [0.05, 0.2]}, clients=5, rounds=1, model="linear", name="tuned")
+    >>> study
+    Study('runs/tuned': fedavg @ lr=...)
+    >>> list(study.best)
+    ['fedavg']
+    >>> study.frame().shape[0]
+    2
+    """
+
     root: Path
     tuned: Tuned
     trials: tuple[TrialRow, ...]
+
+    def __repr__(self) -> str:
+        chosen = "; ".join(item.row if item.sum else f"{item.method}: diverged" for item in self.tuned.methods)
+        return f"Study('{self.root}': {chosen})"
+
+    def _repr_html_(self) -> str:
+        metric = metric_named(self.tuned.metric)
+        columns = ("method", "chosen", "validation", "untuned", "trials")
+        rows = [
+            [
+                item.method,
+                ", ".join(f"{name}={value}" for name, value in item.tuned.items()) if item.sum else "diverged",
+                metric.text(item.value),
+                metric.text(item.default_value),
+                item.trials,
+            ]
+            for item in self.tuned.methods
+        ]
+        title = f"{metric.heading} on {self.tuned.validation_samples} validation samples"
+        return html_table(title, columns, rows, f"{self.root}; {self.tuned.budget}")
 
     @property
     def best(self) -> dict[str, str]:
@@ -55,11 +87,7 @@ class Study:
 
     def frame(self) -> DataFrame:
         """Every trial as a row of a pandas data frame."""
-        try:
-            import pandas
-        except ImportError:
-            raise FedloomError(f"frame: needs pandas; install it with: {install('tables')}") from None
-        return pandas.DataFrame(self.rows())
+        return frame_of(self.rows())
 
     def plot(self) -> Any:
         """A plotly figure: the validation value of every trial over its first tuned setting, one panel per method."""
