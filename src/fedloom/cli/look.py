@@ -12,6 +12,7 @@ from typer import Argument, Option
 from fedloom import api
 from fedloom.cli import console
 from fedloom.cli.flags import RecipeFile, recipe_fields, recipe_flags
+from fedloom.cli.train import Label
 from fedloom.data import list_sets, list_splits
 from fedloom.errors import FedloomError, shown
 from fedloom.evaluation.metrics import list_metrics
@@ -37,10 +38,11 @@ def report(
         Option("--out", "-o", help="the file, or a folder for figures", show_default="report.html, figures/"),
     ] = None,
     format: Annotated[str, Option(help="html (one page) | svg | png | pdf (one file per figure)")] = "html",
-    title: Annotated[str, Option(help="title of the page", show_default=False)] = "",
+    title: Annotated[str, Option(help="title of the page", show_default="methods, data, split, model")] = "",
+    label: Annotated[list[str] | None, Option(help=Label)] = None,
 ) -> None:
     """Write one self-contained page about runs: tables, curves, splits, clients, analysis, cost."""
-    for path in api.report(list(paths), out, format, title):
+    for path in api.report(list(paths), out, format, title, labels=label or ()):
         console.line(f"{path}  {size(path.stat().st_size)}")
 
 
