@@ -423,8 +423,12 @@ def report(
     out: str | Path | None = None,
     format: str = "html",
     title: str = "",
+    *,
+    labels: Labels = (),
 ) -> list[Path]:
     """One page about these runs, or all runs below these folders; with svg, png or pdf a file for each figure.
+
+    `labels={"dr + fd": "FedDr+"}` are names of methods, as in `compare`.
 
     >>> fl.report(run, out="page.html")
     [PosixPath('page.html')]
@@ -434,5 +438,5 @@ def report(
     if not folders:
         raise FedloomError("report: no run folder is given")
     if format == "html":
-        return [write_page(folders, "report.html" if out is None else out, title)]
-    return export(folders, "figures" if out is None else out, format)
+        return [write_page(folders, "report.html" if out is None else out, title, labels)]
+    return export(folders, "figures" if out is None else out, format, labels)

@@ -272,7 +272,7 @@ def test_a_sweep_warns_of_best_values_at_the_edge_and_of_settings_that_diverged(
     assert "Warning: fedavg at lr=1e12 diverged (seed 0: " in plain
     assert "fedavg, lr=1e12 seed 0" in said.partition("global accuracy")[0]  # lines of a cell name it
     assert "FedFN" in Path("runs/s/table.tex").read_text()
-    assert json.loads(Path("runs/s/labels.json").read_text()) == {"fn": "FedFN"}
+    assert json.loads(Path("runs/s/labels.json").read_text()) == {"fedavg": "fedavg", "fn": "FedFN"}
 
 
 def test_a_limit_of_the_recipe_is_no_edge() -> None:

@@ -58,13 +58,12 @@ def save(comparison: Comparison) -> list[Path]:
 
 
 def _save_labels(comparison: Comparison) -> None:
-    """For the page, which knows methods by their folders."""
-    path = comparison.root / labels.FILE
-    names = {folder_name(row): comparison.label(row) for row in comparison.rows if row in comparison.labels}
-    if names:
-        write_json(path, names)
-    else:
-        path.unlink(missing_ok=True)
+    """For the page, which knows methods by their folders: their order and their names."""
+    stored = labels.names_in(comparison.root)
+    names = {folder_name(row): comparison.label(row) for row in comparison.rows}
+    names |= {folder: name for folder, name in stored.items() if folder not in names}  # methods of an earlier command
+    if list(stored.items()) != list(names.items()):
+        write_json(comparison.root / labels.FILE, names)
 
 
 def notes(comparison: Comparison) -> list[str]:

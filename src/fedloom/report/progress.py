@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
@@ -17,43 +17,47 @@ from fedloom.evaluation.metrics import Metric, find_metric
 from fedloom.report.notebook import NotebookProgress
 from fedloom.runs.cells import Cell
 
-
-def bar(console: Console, *further: TextColumn) -> Progress | NotebookProgress:
-    """What shows a share of work that is done; disabled in a log, where lines are printed."""
-    if console.is_jupyter:
-        return NotebookProgress()
-    return Progress(
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        TaskProgressColumn(),
-        TimeElapsedColumn(),
-        TextColumn("{task.fields[left]}"),
-        *further,
-        console=console,
-        transient=True,
-        disable=not console.is_terminal,
-    )
+QUIET = 10.0  # seconds between lines of a log
 
 
-class ProgressBar(RunCallback):
-    """Progress of one run, or of all runs of a comparison. A context manager."""
+class Bar:
+    """A bar with its time left in a terminal or a notebook, plain lines in a log. A context manager."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, description: str = "") -> None:
         self.console = console
-        self._progress = bar(console, TextColumn("{task.fields[status]}"))
-        self._task: Any = self._progress.add_task("", total=1.0, status="", left="")
-        self._rounds, self._share, self._title, self._headline = 1, (0.0, 1.0), "", "accuracy"
-        self._training = 1.0  # share of the current cell's work
-        self._clock, self._trained = TimeLeft(), False
-        self._last_line = 0.0  # when a line was last printed to a log
+        self._clock = TimeLeft()
+        self._progress = _shown_progress(console)
+        self._task: Any = self._progress.add_task(description, total=1.0, status="", left="")
+        self._last_line = time.monotonic() - QUIET  # when a line was last printed to a log
 
-    def __enter__(self) -> ProgressBar:
+    def __enter__(self) -> Self:
         self._progress.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         if not self._progress.disable:  # stopping a disabled bar prints an empty line in older versions of rich
             self._progress.stop()
+
+    def note(self, text: str) -> None:
+        self.console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+    def _log(self, text: str, last: bool = False) -> None:
+        """A line where there is no bar, with the time left: every ten seconds, and the last one."""
+        now = time.monotonic()
+        if self._progress.disable and (now - self._last_line > QUIET or last):
+            self._last_line = now
+            left = f"  ({left})" if (left := self._clock.left()) else ""
+            self.note(f"{text}{left}")
+
+
+class ProgressBar(Bar, RunCallback):
+    """Progress of one run, or of all runs of a comparison."""
+
+    def __init__(self, console: Console) -> None:
+        super().__init__(console)
+        self._rounds, self._share, self._title, self._headline = 1, (0.0, 1.0), "", "accuracy"
+        self._training = 1.0  # share of the current cell's work
+        self._trained = False
 
     def cell_started(self, cell: Cell, number: int, total: int) -> None:
         if self._trained:
@@ -89,7 +93,7 @@ class ProgressBar(RunCallback):
         if line["lost"]:
             reasons = "; ".join(f"client {client}: {why}" for client, why in line["lost_clients"].items())
             self.note(f"{self._named}round {line['round']}: {line['lost']} uploads lost ({reasons})")
-        self._log(f"round {line['round']}/{self._rounds}  {status}", line["round"] == self._rounds)
+        self._log(f"{self._named}round {line['round']}/{self._rounds}  {status}", line["round"] == self._rounds)
 
     def client_tuned(self, done: int, total: int) -> None:
         begin, end = self._share
@@ -101,18 +105,7 @@ class ProgressBar(RunCallback):
             self._trained = True
         status = f"fine-tuned {done} of {total} clients"
         self._progress.update(self._task, completed=position, left=self._clock.left(), status=status)
-        self._log(status, done == total)
-
-    def _log(self, text: str, last: bool) -> None:
-        """A line where there is no bar: every ten seconds, and the last one."""
-        now = time.monotonic()
-        if self._progress.disable and (now - self._last_line > 10 or last):
-            self._last_line = now
-            left = f"  ({left})" if (left := self._clock.left()) else ""
-            self.note(f"{self._named}{text}{left}")
-
-    def note(self, text: str) -> None:
-        self.console.print(text, highlight=False, markup=False, soft_wrap=True)
+        self._log(f"{self._named}{status}", done == total)
 
     @property
     def _named(self) -> str:
@@ -162,6 +155,23 @@ def _status(line: dict[str, Any], metric: Metric) -> str:
         if line.get(name) is not None:
             words.append(f"{title} {metric.text(line[name])}{unit}")
     return "  ".join(words)
+
+
+def _shown_progress(console: Console) -> Progress | NotebookProgress:
+    """What shows a share of work that is done; disabled in a log, where lines are printed."""
+    if console.is_jupyter:
+        return NotebookProgress()
+    return Progress(
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        TaskProgressColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.fields[left]}"),
+        TextColumn("{task.fields[status]}"),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    )
 
 
 @contextmanager

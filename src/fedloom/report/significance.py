@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
-from statistics import fmean
+from dataclasses import dataclass, replace
+from statistics import fmean, stdev
 from typing import Generic, TypeVar
 
 from fedloom.evaluation.metrics import Metric
@@ -33,6 +33,7 @@ class Rival:
     p: float | None  # corrected; None: no test
     equal: bool  # on every seed
     worse: bool  # in the mean
+    interval: tuple[float, float] | None = None  # of the difference, at 95 %, not corrected; None: too few seeds
 
     @property
     def close(self) -> bool:
@@ -76,9 +77,7 @@ def rank(samples: Mapping[Key, Mapping[Hashable, float]], better: str) -> Rankin
     best = max(known, key=lambda key: sign * fmean(known[key].values()))
     rivals = {key: _rival(by_seed, known[best], sign) for key, by_seed in known.items() if key != best}
     corrected = holm({key: rival.p for key, rival in rivals.items() if rival.p is not None})
-    return Ranking(
-        best, {key: Rival(r.seeds, r.difference, corrected.get(key), r.equal, r.worse) for key, r in rivals.items()}
-    )
+    return Ranking(best, {key: replace(rival, p=corrected.get(key)) for key, rival in rivals.items()})
 
 
 def _rival(by_seed: Mapping[Hashable, float], best: Mapping[Hashable, float], sign: int) -> Rival:
@@ -87,7 +86,10 @@ def _rival(by_seed: Mapping[Hashable, float], best: Mapping[Hashable, float], si
         return Rival(0, math.nan, None, equal=False, worse=False)
     ours, theirs = [by_seed[seed] for seed in both], [best[seed] for seed in both]
     difference = fmean(ours) - fmean(theirs)
-    return Rival(len(both), difference, paired(ours, theirs), ours == theirs, sign * difference < 0)
+    each = [a - b for a, b in zip(ours, theirs, strict=True)]
+    return Rival(
+        len(both), difference, paired(ours, theirs), ours == theirs, sign * difference < 0, confidence_interval(each)
+    )
 
 
 def paired(values: Sequence[float], others: Sequence[float]) -> float | None:
@@ -98,6 +100,16 @@ def paired(values: Sequence[float], others: Sequence[float]) -> float | None:
     from scipy.stats import ttest_rel  # slow to import
 
     return float(ttest_rel(values, others).pvalue)
+
+
+def confidence_interval(values: Sequence[float]) -> tuple[float, float] | None:
+    """Of the mean, by Student's t; None if there are too few values."""
+    if len(values) < MIN_SEEDS:
+        return None
+    from scipy.stats import t  # slow to import
+
+    half = float(t.ppf(1 - LEVEL / 2, len(values) - 1)) * stdev(values) / math.sqrt(len(values))
+    return fmean(values) - half, fmean(values) + half
 
 
 def holm(p_values: Mapping[Key, float]) -> dict[Key, float]:

@@ -1,4 +1,5 @@
-"""A split as a picture: clients by classes, with training samples as the area of a bubble or the shade of a cell.
+"""A split as a picture: clients (rows) by classes (columns), with training samples as the area of a bubble or the shade of a
+cell; the same way round as in the terminal and on the page.
 
 Bubbles for up to 40 clients, as in figure 2 of FNR-FL; cells for more. One list of shapes is written as SVG, or as PNG
 with pillow.
@@ -6,16 +7,21 @@ with pillow.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from xml.sax.saxutils import escape
+
+import numpy as np
 
 from fedloom.data import ClientViews
 from fedloom.data.split.strength import class_counts
 from fedloom.errors import FedloomError
 
 BUBBLES = 40
+NAMED = 20  # classes whose names stand above their columns; of more, numbers
+TICK = (60, 60, 60)
 INK, PAPER, RULE = (38, 70, 120), (255, 255, 255), (225, 228, 232)
 Color = tuple[int, int, int]
 
@@ -43,45 +49,45 @@ class Picture:
 def picture(stage: ClientViews, title: str) -> Picture:
     counts = class_counts(stage)
     clients, classes = counts.shape
-    bubbles = clients <= BUBBLES
-    step_x = 28.0 if bubbles else max(900.0 / clients, 1.0)
-    step_y = 28.0 if classes <= 20 else max(560.0 / classes, 5.0)
+    bubbles, named = clients <= BUBBLES, classes <= NAMED
     names = stage.dataset.class_names
-    left = 24.0 + 7 * max((len(name) for name in names), default=1)
-    top, most = 44.0, max(int(counts.max()), 1)
+    column = max(28.0, 6.5 * max(map(len, names), default=0) + 10) if named else max(640.0 / classes, 6.0)
+    row = 28.0 if bubbles else max(900.0 / clients, 1.0)
+    left, top, most = 64.0, 62.0, max(int(counts.max()), 1)
     shapes = [Shape("text", left, 22, 14, color=(30, 30, 30), text=title, hint="title")]
-    for c in range(classes):
-        y = top + (c + 0.5) * step_y
-        if bubbles:
-            shapes.append(Shape("line", left, y, clients * step_x, color=RULE))
-        if step_y >= 10 or c % max(1, round(12 / step_y)) == 0:
-            shapes.append(Shape("text", left - 8, y + 4, 11, color=(60, 60, 60), text=names[c]))
+    for k in range(0, clients, max(1, math.ceil(13 / row))):
+        shapes.append(Shape("text", left - 8, top + (k + 0.5) * row + 4, 11, color=TICK, text=str(k)))
+    for c in range(0, classes, max(1, math.ceil(26 / column))):
+        shapes.append(
+            Shape(
+                "text",
+                left + (c + 0.5) * column,
+                top - 8,
+                11,
+                color=TICK,
+                text=names[c] if named else str(c),
+                middle=True,
+            )
+        )
     for k in range(clients):
-        x = left + (k + 0.5) * step_x
-        if k % max(1, round(26 / step_x)) == 0:
-            bottom = top + classes * step_y + 16
-            shapes.append(Shape("text", x, bottom, 11, color=(60, 60, 60), text=str(k), middle=True))
-        for c in range(classes):
-            count = int(counts[k, c])
-            if count == 0:
-                continue
-            y, hint = top + (c + 0.5) * step_y, f"client {k}, {names[c]}: {count}"
-            if bubbles:
-                radius = max(
-                    1.0, 0.5 * min(step_x, step_y) * (count / most) ** 0.5
-                )  # so that the area is proportional to the count
-                shapes.append(Shape("circle", x, y, radius, hint=hint))
-            else:
+        y = top + (k + 0.5) * row
+        if bubbles:
+            shapes.append(Shape("line", left, y, classes * column, color=RULE))
+        for c in np.flatnonzero(counts[k]).tolist():
+            count, x = int(counts[k, c]), left + (c + 0.5) * column
+            hint = f"client {k}, {names[c]}: {count}"
+            if bubbles:  # the area is proportional to the count
                 shapes.append(
-                    Shape(
-                        "cell", x - step_x / 2, y - step_y / 2, step_x, step_y, _shade((count / most) ** 0.5), hint=hint
-                    )
+                    Shape("circle", x, y, max(1.0, 0.5 * min(column, row) * (count / most) ** 0.5), hint=hint)
                 )
-    wide = max(left + clients * step_x + 16, left + 8 * len(title))
-    low = top + classes * step_y + 30
-    foot = f"clients (across) by classes (down); the maximum is {most:,} training samples"
-    shapes.append(Shape("text", left, low + 6, 11, color=(60, 60, 60), text=foot, hint="title"))
-    return Picture(round(max(wide, left + 6.5 * len(foot))), round(low + 18), tuple(shapes))
+            else:
+                shade = _shade((count / most) ** 0.5)
+                shapes.append(Shape("cell", x - column / 2, y - row / 2, column, row, shade, hint=hint))
+    foot = f"clients (rows) by classes (columns); the maximum is {most:,} training samples"
+    low, wide = top + clients * row + 24, left + classes * column + 16
+    shapes.append(Shape("text", left, low, 11, color=TICK, text=foot, hint="title"))
+    longest = max(8 * len(title), 6.2 * len(foot)) + left
+    return Picture(round(max(wide, longest)), round(low + 14), tuple(shapes))
 
 
 def write_picture(stage: ClientViews, title: str, path: Path) -> None:

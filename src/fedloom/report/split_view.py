@@ -14,6 +14,7 @@ from fedloom.report.table import plain_table
 from fedloom.runs.split import Split
 
 ROWS = 30  # clients in the table and in the heat map, at most
+NAMED = 10  # classes whose numbers stand above their columns
 
 
 def split_view(split: Split) -> RenderableType:
@@ -59,7 +60,9 @@ def heat_map(stage: ClientViews) -> Text:
     wide = 2 if classes <= 40 else 1
     most = max(int(counts.max()), 1)
     text = Text("clients (rows) by classes (columns); the maximum is ")
-    text.append(f"{most:,} images\n")
+    text.append(f"{most:,} training samples\n")
+    if classes <= NAMED:
+        text.append("       " + "".join(f"{c:<{wide}}" for c in range(classes)) + "\n", style="dim")
     for client, row in enumerate(counts):
         text.append(f"{client:>6} ")
         for count in row:

@@ -11,7 +11,7 @@ from typing import Any
 from rich.console import Console
 
 from fedloom.evaluation.metrics import find_metric
-from fedloom.report.progress import TimeLeft, bar, shows_progress
+from fedloom.report.progress import Bar, shows_progress
 from fedloom.report.sheet import Sheet, SheetEntry
 from fedloom.runs.tune.carry_out import Observer
 from fedloom.runs.tune.chosen import ChosenSettings
@@ -21,33 +21,21 @@ from fedloom.runs.tune.pool import Work, processes
 from fedloom.runs.tune.search import Job, Outcome
 from fedloom.runs.tune.study import Study
 
-QUIET = 10.0  # seconds between lines of a log
 
-
-class TuningBar(Observer):
-    """Progress of all trials of all methods: a bar in a terminal or a notebook, plain lines in a log. A context manager."""
+class TuningBar(Bar, Observer):
+    """Progress of all trials of all methods."""
 
     def __init__(self, console: Console) -> None:
-        self.console = console
-        self._progress = bar(console)
-        self._task: Any = self._progress.add_task("tuning", total=1.0, left="")
-        self._clock, self._total, self._done = TimeLeft(), 1, 0
+        super().__init__(console, "tuning")
+        self._total = 1
         self._rounds: dict[tuple[int, int], int] = {}  # rounds of every trial so far
         self._ended: set[tuple[int, int]] = set()
-        self._last_line = time.monotonic()
-
-    def __enter__(self) -> TuningBar:
-        self._progress.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if not self._progress.disable:
-            self._progress.stop()
+        self._last_line = time.monotonic()  # the line of the start is the first
 
     def started(self, planned: Planned) -> None:
         names = ", ".join(space.row for space in planned.spaces)
         at_once = processes(planned.base)
-        self._print(
+        self.note(
             f"tuning {names} on {planned.base.data.name} ({planned.base.split}, {planned.base.clients} clients): "
             f"{planned.budget}, {at_once} at a time, selected on {planned.samples} validation samples; into {planned.root}"
         )
@@ -66,14 +54,11 @@ class TuningBar(Observer):
         if outcome.round == planned.marks[-1] or outcome.value is None:
             self._ended.add(place)
         self._show(planned.spaces[method].row)
-        now = time.monotonic()
-        if self._progress.disable and not known and now - self._last_line > QUIET:
-            self._last_line = now
+        if not known:
             value = "diverged" if outcome.value is None else planned.metric.text(outcome.value)
-            left = f"  ({left})" if (left := self._clock.left()) else ""
-            self._print(
+            self._log(
                 f"{planned.spaces[method].row}, trial {job.trial.number}, round {outcome.round}: validation {value}; "
-                f"{sum(self._rounds.values())} of {self._total} rounds{left}"
+                f"{sum(self._rounds.values())} of {self._total} rounds"
             )
 
     def _share(self) -> float:
@@ -82,9 +67,6 @@ class TuningBar(Observer):
     def _show(self, name: str) -> None:
         text = f"tuning: {len(self._rounds)} trials, now {name}"
         self._progress.update(self._task, completed=self._share(), description=text, left=self._clock.left())
-
-    def _print(self, text: str) -> None:
-        self.console.print(text, highlight=False, markup=False, soft_wrap=True)
 
 
 @contextmanager

@@ -33,6 +33,8 @@ from fedloom.io.files import read_tensors, remove_leftovers, write, write_json, 
 from fedloom.io.locks import AVAILABLE, lock
 from fedloom.io.logs import RunLog
 from fedloom.recipe import Recipe, read_recipe, recipe
+from fedloom.runs.labels import FILE as LABELS
+from fedloom.runs.labels import HERE
 
 LONGEST_NAME = 240  # bytes: the limit of file systems, less the suffix of a temporary name
 Kind = Literal["partition", "validation"]
@@ -53,6 +55,7 @@ class RunFolder:
             self.path / "labels.npz"
         )  # labels of partition.npz's training samples, for readers without the data
         self.inputs = self.path / "inputs.json"
+        self.names = self.path / LABELS  # what the user called the method, where recipe.yaml spells it out
         self.schema = self.path / "schema.json"  # of tables and texts: how rows become inputs
         self.rounds = self.path / "rounds.jsonl"
         self.clients = self.path / "clients.jsonl"
@@ -138,8 +141,8 @@ class RunFolder:
             os.close(descriptor)
 
 
-def create(experiment: Experiment, path: Path, sites: Sites | None = None) -> RunFolder:
-    """Write a new folder under a temporary name, then rename it."""
+def create(experiment: Experiment, path: Path, sites: Sites | None = None, called: str = "") -> RunFolder:
+    """Write a new folder under a temporary name, then rename it. `called`: the method as the user wrote it."""
     refuse_existing(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -151,6 +154,8 @@ def create(experiment: Experiment, path: Path, sites: Sites | None = None) -> Ru
         folder = RunFolder(made)
         folder.client_memory.mkdir(parents=True)
         write(folder.recipe_yaml, experiment.recipe.to_yaml())
+        if called not in ("", str(experiment.program.method), experiment.recipe.method):
+            write_json(folder.names, {HERE: called})
         for stage in experiment.data.stages:
             stage.partition.save(folder.stage_partition(stage.begin))
         for stage in experiment.data.validation_stages:

@@ -1,4 +1,4 @@
-"""Display names of methods in tables and on the page: `--label "dr + fd=FedDr+"`.
+"""Names of methods in tables and on the page: what the user typed, or a display name, as in `--label "dr + fd=FedDr+"`.
 
     read_labels(["dr + fd=FedDr+"], ["fedavg", "dr + fd(beta=0.8) @ lr=0.3"])   -> {"dr + fd(beta=0.8) @ lr=0.3": "FedDr+"}
 
@@ -15,7 +15,8 @@ from fedloom.errors import FedloomError, shown
 from fedloom.io.files import read_json
 from fedloom.methods import Method, method
 
-FILE = "labels.json"  # in the folder of a comparison: display names by folder of the method
+FILE = "labels.json"  # names by folder: of a comparison's methods, in their order, or of the run that the file is in
+HERE = "."  # the folder that the file is in
 LONGEST = 80
 Labels = Sequence[str] | Mapping[str, str]
 
@@ -59,14 +60,23 @@ def named_rows(written: str, rows: Sequence[str]) -> list[str]:
     return []
 
 
-def stored_label(run: Path) -> str | None:
-    """The display name that a comparison gave the method of one of its runs."""
+def stored_names(run: Path) -> list[str]:
+    """What a comparison calls the method of one of its runs, then what was typed for the run, as far as they are stored."""
     above = run.resolve().parents
-    for root, place in zip(above[1:3], above, strict=False):  # of a sweep, settings are one more level
-        names = read_json(root / FILE)
-        if isinstance(names, dict) and isinstance(name := names.get(place.name), str):
-            return name[:LONGEST]
-    return None
+    places = [(root, place.name) for root, place in zip(above[1:3], above, strict=False)]  # a sweep has one more level
+    stored = [names_in(root).get(folder) for root, folder in (*places, (run, HERE))]
+    return [name[:LONGEST] for name in stored if name]
+
+
+def names_in(folder: Path) -> dict[str, str]:
+    """Names by folder, in the order of the methods; empty without a readable file."""
+    names = read_json(folder / FILE)
+    return {k: v for k, v in names.items() if isinstance(v, str)} if isinstance(names, dict) else {}
+
+
+def is_method(row: str) -> bool:
+    """Whether a name is a method, with or without settings, rather than a display name."""
+    return _read(without_unknown(row)) is not None
 
 
 def _cut(text: str, rows: Sequence[str]) -> tuple[str, str]:

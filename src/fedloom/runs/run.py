@@ -51,7 +51,7 @@ def start(recipe: Recipe, callbacks: Sequence[RunCallback] = (), until: int | No
         for note in (describe_origin(origin) if origin else None, backend_note, *notes, *data_notes, *metric_notes):
             if note:
                 callback.note(note)
-        return go(experiment, create(experiment, path), callback, until=until)
+        return go(experiment, create(experiment, path, called=recipe.method), callback, until=until)
 
 
 def resume(

@@ -9,6 +9,7 @@ from typer import Argument, Option
 
 from fedloom.analysis.what import WHAT
 from fedloom.cli import complete, console
+from fedloom.cli.commands.train import Label
 from fedloom.cli.flags import RecipeFile, recipe_fields, recipe_flags
 from fedloom.cli.outcome import Outcome
 
@@ -30,13 +31,14 @@ def report(
         Option("--out", "-o", help="the file, or a folder for figures", show_default="report.html, figures/"),
     ] = None,
     format: Annotated[str, Option(help="html (one page) | svg | png | pdf (one file per figure)")] = "html",
-    title: Annotated[str, Option(help="title of the page", show_default=False)] = "",
+    title: Annotated[str, Option(help="title of the page", show_default="methods, data, split, model")] = "",
+    label: Annotated[list[str] | None, Option(help=Label)] = None,
 ) -> Outcome:
     """Write one self-contained page about runs: tables, curves, splits, clients, analysis, cost."""
     from fedloom import api
     from fedloom.report.table import size
 
-    written = api.report(list(paths), out, format, title)
+    written = api.report(list(paths), out, format, title, labels=label or ())
     for path in written:
         console.line(f"{path}  {size(path.stat().st_size)}")
     return Outcome({"paths": written}, written)

@@ -1,11 +1,12 @@
-"""Which numbers of the page's result table are bold: by the same test over seeds as in the tables of `compare`."""
+"""Series beside the best one, by the same test over seeds as in the tables of `compare`: bold numbers, intervals, p-values."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
+from statistics import fmean
 from typing import Any
 
-from fedloom.report.significance import MIN_SEEDS, RULE, rank
+from fedloom.report.significance import MIN_SEEDS, RULE, Ranking, confidence_interval, rank
 
 Run = Mapping[str, Any]  # as the page holds it
 TEST = f"{RULE} Each column has a paired t-test over seeds, corrected for the number of series (Holm)."
@@ -16,9 +17,11 @@ OF_CLIENTS = {"clients": "client", "own": "personal"}
 def mark_bold(series: Sequence[Mapping[str, Any]], metrics: Sequence[Mapping[str, str]]) -> dict[str, Any]:
     """By metric: which series are bold in which column of the table, and a sentence about it."""
     name_tunings([run for item in series for run in item["runs"]])
-    bold = {metric["name"]: _columns(series, metric) for metric in metrics}
+    judged = {metric["name"]: _columns(series, metric) for metric in metrics}
+    bold = {name: {column: one["bold"] for column, one in of.items() if one["bold"]} for name, of in judged.items()}
     said = {name: "" if len(series) < 2 else TEST if columns else NO_TEST for name, columns in bold.items()}
-    return {"of": bold, "said": said}
+    beside = {name: {column: one["beside"] for column, one in of.items()} for name, of in judged.items()}
+    return {"of": bold, "said": said, "beside": beside}
 
 
 def name_tunings(runs: Sequence[Run]) -> None:
@@ -35,7 +38,8 @@ def _kind(item: Mapping[str, Any]) -> str:
     return f"tuned {item.get('part')}, {item.get('epochs')} ep.{'' if loss == 'method' else f', {loss} loss'}"
 
 
-def _columns(series: Sequence[Mapping[str, Any]], metric: Mapping[str, str]) -> dict[str, list[int]]:
+def _columns(series: Sequence[Mapping[str, Any]], metric: Mapping[str, str]) -> dict[str, dict[str, Any]]:
+    """By column: the bold series, and every series beside the best."""
     values: dict[str, dict[int, dict[Hashable, float]]] = {}
     for place, item in enumerate(series):
         for run in item["runs"]:
@@ -43,7 +47,25 @@ def _columns(series: Sequence[Mapping[str, Any]], metric: Mapping[str, str]) -> 
                 if isinstance(value, int | float):
                     values.setdefault(column, {}).setdefault(place, {})[run["seed"]] = value
     rankings = {column: rank(samples, metric["better"]) for column, samples in values.items()}
-    return {column: sorted(ranking.bold) for column, ranking in rankings.items() if ranking and ranking.bold}
+    return {
+        column: {"bold": sorted(ranking.bold), "beside": _beside(values[column], ranking)}
+        for column, ranking in rankings.items()
+        if ranking and any(len(by_seed) >= MIN_SEEDS for by_seed in values[column].values())
+    }
+
+
+def _beside(samples: Mapping[int, Mapping[Hashable, float]], ranking: Ranking[int]) -> list[dict[str, Any]]:
+    """Every series with its mean, its interval, and its difference from the best."""
+    rows = []
+    for place, by_seed in samples.items():
+        own = list(by_seed.values())
+        row: dict[str, Any] = {"series": place, "seeds": len(own), "mean": fmean(own), "best": place == ranking.best}
+        row["interval"] = confidence_interval(own)
+        if (rival := ranking.rivals.get(place)) is not None and rival.seeds:
+            row |= {"common": rival.seeds, "difference": rival.difference, "p": rival.p, "equal": rival.equal}
+            row |= {"difference_interval": rival.interval, "close": rival.close, "tested": rival.p is not None}
+        rows.append(row)
+    return rows
 
 
 def _values(run: Run, metric: str) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from fedloom.errors import FedloomError, brief, one_line
+from fedloom.report.page import origin
 from fedloom.report.page.bold import mark_bold
 from fedloom.report.page.comparable import label, our_values
 from fedloom.report.page.gather import RunFiles, find_runs
@@ -22,6 +23,7 @@ from fedloom.report.page.published import matching, notes
 from fedloom.report.page.reproduced import reproduced
 from fedloom.report.page.series import Series, group, recipe_table
 from fedloom.report.page.tuned import tunings
+from fedloom.runs.labels import Labels, read_labels
 from fedloom.version import __version__
 
 JsonObject: TypeAlias = dict[str, Any]
@@ -35,18 +37,25 @@ MAPS = 8  # heat maps of splits
 WORST = 5  # clients that are listed
 
 
-def content(paths: Sequence[str | Path], title: str = "", required: bool = True) -> dict[str, Any]:
+def content(paths: Sequence[str | Path], title: str = "", required: bool = True, labels: Labels = ()) -> dict[str, Any]:
     runs, problems = readable(find_runs(paths, required))
     tuned = tunings(paths, problems)
     if required and not runs and not tuned:
         raise FedloomError(f"report: {problems[0]['path']} cannot be shown: {problems[0]['reason']}")
-    series = group([run for run, _, _ in runs])
+    of_tunings = [method for tuning in tuned for method in tuning["methods"]]
+    rows = dict.fromkeys([*(run.row for run, _, _ in runs), *(method["method"] for method in of_tunings)])
+    names = read_labels(labels, list(rows)) if labels else {}
+    for method in of_tunings:
+        method["method"] = names.get(method["method"], method["method"])
+    series = group([run for run, _, _ in runs], names)
     objects = {run.path: (numbers, analysis) for run, numbers, analysis in runs}
     published, metrics = _published(series), _metrics([run for run, _, _ in runs])
     shown = [_series(item, objects) for item in series]
     return {
-        "title": title or "fedloom report",
+        "title": title or origin.title(series, tuned),
         "version": __version__,
+        "date": origin.date(),
+        "origins": origin.origins(series),
         "problems": problems,
         "metrics": metrics,
         "bold": mark_bold(shown, metrics),
@@ -114,6 +123,8 @@ def _run(run: RunFiles) -> dict[str, Any]:
         "summary": _summary(run),
         "curves": _curves(lines, [metric["name"] for metric in run.metrics]),
     }
+    if run.class_names != [str(number) for number in range(len(run.class_names))]:
+        numbers["classes"] = run.class_names
     for metric in run.metrics:
         for name in (metric["name"], f"personal_{metric['name']}"):
             values = [(number(v), k) for k, v in enumerate(run.clients.get(name) or []) if v is not None]
@@ -209,6 +220,7 @@ def _splits(series: Sequence[Series]) -> list[dict[str, Any]]:
                 "series": [item.label],
                 "clients": len(counts),
                 "counts": counts[:ROWS].tolist(),
+                "classes": run.class_names,
                 "sizes": [int(v) for v in np.percentile(counts.sum(1), [0, 25, 50, 75, 100])],
             }
     return list(splits.values())

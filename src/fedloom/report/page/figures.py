@@ -18,6 +18,7 @@ from fedloom.errors import FedloomError, shown
 from fedloom.io.files import write
 from fedloom.report.page.content import content
 from fedloom.report.page.html import page
+from fedloom.runs.labels import Labels
 
 Format = Literal["svg", "png", "pdf"]
 NAMES = (
@@ -50,14 +51,14 @@ WIDTH = 720  # pixels: the text width of a paper at 10 points
 TIMEOUT = 180.0  # seconds for one run of the browser
 
 
-def export(paths: Sequence[str | Path], out: str | Path, kind: str) -> list[Path]:
+def export(paths: Sequence[str | Path], out: str | Path, kind: str, labels: Labels = ()) -> list[Path]:
     """Write all figures into a folder and return their paths."""
     if kind not in get_args(Format):
         raise FedloomError(f"format: {shown(kind)} is unknown; allowed are html, {', '.join(get_args(Format))}")
     folder = Path(out)
     if folder.exists() and not folder.is_dir():
         raise FedloomError(f"report: {folder} is a file; with --format {kind} figures go to a folder, as in -o figures")
-    program, text = browser(), page(content(paths), export=True)
+    program, text = browser(), page(content(paths, labels=labels), export=True)
     with tempfile.TemporaryDirectory(prefix="fedloom-") as directory:
         scratch = Path(directory)
         images = _draw(program, text, "svg" if kind == "pdf" else kind, scratch)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,6 +21,8 @@ from fedloom.io.archives import read_arrays
 from fedloom.io.files import read_lines
 from fedloom.recipe import NO_EFFECT_FIELDS, read_recipe
 from fedloom.runs.folder import RunFolder
+from fedloom.runs.labels import FILE as LABELS
+from fedloom.runs.labels import is_method, names_in, stored_names
 from fedloom.runs.tune.record import ASKED
 
 
@@ -81,6 +85,21 @@ class RunFiles:
     def method(self) -> str:
         return str(self.summary.get("method") or self.fields.get("method", "?"))
 
+    @cached_property
+    def name(self) -> str:
+        """What the user called the method: a display name, or what was typed."""
+        return next(iter(stored_names(self.path)), self.method)
+
+    @property
+    def row(self) -> str:
+        """The method as it was typed, of which `--label` gives the name."""
+        return next(filter(is_method, stored_names(self.path)), self.method)
+
+    @cached_property
+    def class_names(self) -> list[str]:
+        names = read_json(self.path / "inputs.json").get("class_names")
+        return [str(name) for name in names] if isinstance(names, list) else []
+
     @property
     def finished(self) -> bool:
         return bool(self.summary)
@@ -109,8 +128,7 @@ class RunFiles:
             offsets = read_arrays(self.path / "partition.npz", ["train_offsets"])["train_offsets"]
             labels = read_arrays(self.path / "labels.npz", ["train_labels"])["train_labels"]
             clients = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
-            inputs = read_json(self.path / "inputs.json")
-            classes = max(len(inputs.get("class_names", ())), int(labels.max(initial=0)) + 1)
+            classes = max(len(self.class_names), int(labels.max(initial=0)) + 1)
             counts = np.zeros((len(offsets) - 1, classes), dtype=np.int64)
             np.add.at(counts, (clients, labels), 1)
         except (OSError, KeyError, ValueError, IndexError, TypeError, OverflowError, MemoryError):
@@ -147,7 +165,7 @@ def find_runs(paths: Iterable[str | Path], required: bool = True) -> list[RunFil
 
 
 def _below(path: Path) -> list[Path]:
-    every = sorted(file.parent for file in path.rglob("recipe.yaml"))
+    every = _ordered(path, [file.parent for file in path.rglob("recipe.yaml")])
     tuned = tuning_folders([path])  # their trials are shown together, not as runs
     return [
         folder
@@ -155,6 +173,24 @@ def _below(path: Path) -> list[Path]:
         if not any(n.startswith(".") for n in folder.relative_to(path).parts)
         and not any(other in folder.parents for other in tuned)
     ]
+
+
+def _ordered(path: Path, folders: list[Path]) -> list[Path]:
+    """Methods in the order in which a comparison was given them, all else by name, with numbers by their value."""
+    listed = {
+        file.parent / folder: place for file in path.rglob(LABELS) for place, folder in enumerate(names_in(file.parent))
+    }
+
+    def key(folder: Path) -> list[tuple[int, list[tuple[float, str]]]]:
+        steps = [*reversed(folder.relative_to(path).parents), folder.relative_to(path)][1:]
+        return [(listed.get(path / step, len(listed)), _by_value(step.name)) for step in steps]
+
+    return sorted(folders, key=key)
+
+
+def _by_value(name: str) -> list[tuple[float, str]]:
+    """lr=3 comes before lr=10."""
+    return [(float(n), "") if n else (math.inf, text) for n, text in re.findall(r"(\d+(?:\.\d+)?)|(\D+)", name)]
 
 
 def tuning_folders(paths: Iterable[str | Path]) -> list[Path]:

@@ -12,11 +12,17 @@ from typing import Any
 from fedloom.errors import FedloomError
 from fedloom.io.files import write
 from fedloom.report.page.content import content
+from fedloom.runs.labels import Labels
 
 SCRIPTS = ("core.js", "tables.js", "curves.js", "maps.js", "tuning.js", "start.js")
 
 
-def report(paths: str | Path | Sequence[str | Path], out: str | Path = "report.html", title: str = "") -> Path:
+def report(
+    paths: str | Path | Sequence[str | Path],
+    out: str | Path = "report.html",
+    title: str = "",
+    labels: Labels = (),
+) -> Path:
     """Write the page about these run folders, or about all runs below these folders."""
     given = [paths] if isinstance(paths, str | Path) else list(paths)
     if not given:
@@ -24,7 +30,7 @@ def report(paths: str | Path | Sequence[str | Path], out: str | Path = "report.h
     target = Path(out)
     if target.is_dir():
         raise FedloomError(f"report: {target} is a folder; name a file, as in -o {target / 'report.html'}")
-    text = page(content(given, title))
+    text = page(content(given, title, labels=labels))
     try:
         write(target, text)
     except OSError as error:

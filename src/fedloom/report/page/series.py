@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from fedloom.recipe import NO_EFFECT_FIELDS
 from fedloom.report.page.gather import RunFiles
-from fedloom.runs.labels import stored_label
 
 
 @dataclass(frozen=True)
@@ -18,26 +17,26 @@ class Series:
     runs: list[RunFiles]
 
 
-def group(runs: Sequence[RunFiles]) -> list[Series]:
-    """Series in order of appearance, each with a unique label."""
+def group(runs: Sequence[RunFiles], names: Mapping[str, str]) -> list[Series]:
+    """Series in order of appearance, each with a unique label. `names`: display names by method."""
     groups: dict[str, list[RunFiles]] = {}
     for run in runs:
         groups.setdefault(run.identity, []).append(run)
     members = list(groups.values())
-    labels = _labels(members)
-    counts = Counter(labels)
+    texts = _labels(members, names)
+    counts = Counter(texts)
     named = [
         label if counts[label] == 1 else f"{label} ({group_runs[0].path.name})"
-        for label, group_runs in zip(labels, members, strict=True)
+        for label, group_runs in zip(texts, members, strict=True)
     ]
     return [Series(label, group_runs) for label, group_runs in zip(named, members, strict=True)]
 
 
-def _labels(members: Sequence[Sequence[RunFiles]]) -> list[str]:
+def _labels(members: Sequence[Sequence[RunFiles]], names: Mapping[str, str]) -> list[str]:
     """The method or its display name, and as few other fields as make all labels different."""
     left = [field for field in differences(members) if field != "method"]
-    words: list[list[str]] = [[stored_label(runs[0].path) or runs[0].method] for runs in members]
-    if len({parts[0] for parts in words}) == 1 and left:
+    words: list[list[str]] = [[names.get(runs[0].row, runs[0].name)] for runs in members]
+    if len({parts[0] for parts in words}) == 1 and left and not names:
         words = [[] for _ in members]
     while left and len({tuple(parts) for parts in words}) < len(members):
         added = {f: [*zip(map(tuple, words), (_text(m[0].fields.get(f)) for m in members), strict=True)] for f in left}

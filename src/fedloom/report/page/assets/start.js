@@ -1,5 +1,6 @@
 // Layout of the page, redrawing of one section or all, updates of a running experiment.
-const ORDER = ["overview", "tuning", "results", "reproduced", "published", "curves", "split", "clients", "byclass", "factors", "norms", "inside", "selectors", "embedding", "cost"];
+// What was run, what came out, what it cost; then clients and data; then what analysis found inside of models.
+const ORDER = ["overview", "results", "reproduced", "published", "curves", "cost", "clients", "byclass", "split", "tuning", "factors", "norms", "inside", "selectors", "embedding"];
 
 function legend() {
   const root = document.getElementById("legend");
@@ -28,11 +29,20 @@ async function renderSection(part) {
     inner.querySelectorAll("details > summary").forEach(s => { if (open.has(s.textContent)) s.parentElement.open = true; });
     root.dataset.state = "drawn";
   } else {
-    root.replaceChildren(el("p", { class: "hint" }, el("b", {}, part.title), " is left out. ", part.hint[0], part.hint[1] ? el("code", {}, part.hint[1]) : "", part.hint[2] || ""));
+    root.replaceChildren(el("p", { class: "hint" }, el("b", {}, part.title), ". ", part.hint[0], part.hint[1] ? el("code", {}, part.hint[1]) : "", part.hint[2] || ""));
     root.dataset.state = "left out";
   }
   root.style.minHeight = "";
   await Promise.all([...root.querySelectorAll(".figure")].filter(f => { const at = f.getBoundingClientRect(); return at.top < innerHeight && at.bottom > 0; }).map(paint));
+}
+function arrange(parts) { // sections without data are a list at the end
+  const main = document.getElementById("main"), missing = document.getElementById("missing") || el("div", { id: "missing" }, el("h2", {}, "Not on this page"), el("p", { class: "about" }, "What makes these sections appear:"));
+  const wanted = [...parts.filter(p => p.has()), ...parts.filter(p => !p.has())].map(p => document.getElementById(p.id)), empty = wanted.filter(s => s.dataset.state === "left out");
+  if ([...document.querySelectorAll("#main section")].some((s, i) => s !== wanted[i]) || missing.querySelectorAll("section").length !== empty.length || !missing.isConnected) {
+    main.append(...wanted.filter(s => !empty.includes(s)), missing);
+    missing.append(...empty);
+  }
+  missing.hidden = !empty.length;
 }
 let drawing = Promise.resolve();
 function render() { // one after the other, so that the first sections appear at once
@@ -48,11 +58,12 @@ function render() { // one after the other, so that the first sections appear at
     }
     document.querySelectorAll("#main > .hint").forEach(h => h.remove());
     const parts = ORDER.map(id => SECTIONS.find(s => s.id === id)).filter(s => s && (s.id === "tuning" ? tuned : DATA.series.length)); // a tuning alone is shown alone
-    document.getElementById("nav").replaceChildren(...parts.filter(p => p.has()).map(p => el("a", { href: `#${p.id}` }, p.title)));
+    document.getElementById("nav").replaceChildren(...parts.filter(p => p.has()).map(p => el("a", { href: `#${p.id}` }, p.nav || p.title)));
     for (const part of parts) {
       await renderSection(part);
       await new Promise(done => setTimeout(done));
     }
+    arrange(parts);
     document.body.dataset.ready = "yes";
   });
   return drawing;
@@ -64,7 +75,8 @@ function theme() { document.documentElement.dataset.theme = chosen || (wish.matc
 wish.addEventListener("change", () => { theme(); render(); });
 document.getElementById("theme").addEventListener("click", () => { chosen = dark() ? "light" : "dark"; theme(); render(); });
 theme();
-document.getElementById("footer").append(`fedloom ${DATA.version}. This file contains everything that it shows and loads nothing.`);
+document.getElementById("footer").append(`Written by fedloom ${DATA.version} on ${DATA.date}. This file contains everything that it shows and loads nothing.`);
+document.getElementById("date").append(`${DATA.date}, fedloom ${DATA.version}`);
 
 addEventListener("beforeprint", drawAll);
 
@@ -95,7 +107,7 @@ async function save(format, width) { // every figure as a data URL, for `fedloom
   await drawAll();
   const found = {};
   for (const place of document.querySelectorAll(".figure"))
-    found[place.dataset.figure] = await Plotly.toImage(place, { format, width, height: place.offsetHeight + 40, scale: format === "png" ? 3 : 1 });
+    found[place.dataset.figure] = await Plotly.toImage(place, { format, width, height: place.offsetHeight, scale: format === "png" ? 3 : 1 });
   document.body.append(el("script", { type: "application/json", id: "saved" }, JSON.stringify(found)));
 }
 render().then(() => { if (DATA.live) follow(); });

@@ -1,13 +1,14 @@
 // Recipes, results, published numbers, cost.
-function table(columns, rows, id) { // columns: {title, word}; rows: {cells: [node | text | {text, best, note, dot}], class}
-  return el("div", { class: "card scroll" }, el("table", { id },
+function table(columns, rows, id) { // columns: {title, brief (on a phone), word, help}; rows: {cells: [node | text | {text, best, note, dot}], class}
+  const shape = columns.length > 2 ? "stack" : "few"; // on a phone, a row of a wide table becomes a list of names and values
+  return el("div", { class: "card scroll" }, el("table", { id, class: shape },
     el("thead", {}, el("tr", {}, columns.map(c => el("th", { class: c.word ? "word" : undefined, scope: "col", title: c.help }, c.title)))),
     el("tbody", {}, rows.map(row => el("tr", { class: row.class }, row.cells.map((cell, i) => {
       const made = cell instanceof Node || typeof cell === "string" ? { text: cell } : cell;
-      const names = [columns[i].word ? "word" : "", made.best ? "best" : ""].filter(Boolean).join(" ");
-      return el("td", { class: names || undefined, "data-value": made.value, title: made.help },
-        made.dot !== undefined ? el("i", { class: "dot", style: `background:${color(made.dot)}` }) : null, made.text,
-        made.note ? el("small", {}, ` ${made.note}`) : null);
+      const names = [columns[i].word ? "word" : "", made.best ? "best" : "", made.text === "" || made.text === "–" ? "none" : ""].filter(Boolean).join(" ");
+      return el("td", { class: names || undefined, "data-value": made.value, title: made.help, "data-title": columns[i].brief || columns[i].title },
+        el("span", {}, made.dot !== undefined ? el("i", { class: "dot", style: `background:${color(made.dot)}` }) : null, made.text,
+          made.note ? el("small", {}, ` ${made.note}`) : null));
     }))))));
 }
 const last = (run, name) => { // the newest known value of a curve: that of the summary once a run is finished
@@ -34,6 +35,7 @@ function summaryValue(run, name, m = metric()) {
 const undefinedClients = (run, name, m = metric()) => (run.summary[`${name === "own" ? "personal" : "client"}_${m.name}`] || {}).undefined || 0;
 
 section("overview", "What was run", {
+  nav: "Overview",
   has: () => true,
   draw(root) {
     const shared = Object.fromEntries(DATA.recipe.shared.map(r => [r.field, r.value]));
@@ -43,6 +45,7 @@ section("overview", "What was run", {
       if (shared[field]) facts.push([shared[field], text]);
     if (going) facts.push([String(going), "not finished"]);
     root.append(el("div", { class: "facts" }, facts.map(([value, text]) => el("div", { class: "fact" }, el("b", {}, value), el("span", {}, text)))));
+    for (const o of DATA.origins || []) root.append(el("p", { class: "about" }, `Run on ${o.machine}, with ${o.versions}${DATA.origins.length > 1 ? ` (${o.series.join("; ")})` : ""}.`));
     const apart = DATA.recipe.apart;
     if (apart.length) {
       root.append(el("p", { class: "about" }, "Where the recipes differ:"));
@@ -58,23 +61,24 @@ section("overview", "What was run", {
   },
 });
 
-section("results", "Results", {
+section("results", "Results after the last round", {
+  nav: "Results",
   has: () => DATA.series.some(s => s.runs.some(r => DATA.metrics.some(m => known(summaryValue(r, "global", m))))),
   hint: ["No round was evaluated yet; the result table appears after the first evaluation (", "--eval-every 1", ")."],
-  draw(root) {
+  draw(root, redraw) {
     const runs = DATA.series.flatMap(s => s.runs), m = metric();
     if (DATA.metrics.length > 1) root.append(switches(metricSwitch()));
     const tuned = [...new Set(runs.flatMap(r => (r.tuned || []).map(t => t.column)))].sort();
     const domains = [...new Set(runs.flatMap(r => Object.keys(r.summary[`domain_${m.name}`] || {})))];
     const columns = [
       ["global", "global", "the global model on the pooled test set, after the last round"],
-      ["clean", "clean", "the same on unshifted test images"],
+      ["clean", "clean", "the same on unshifted test samples"],
       ["validated", "best by validation", `test ${m.title} of the round that was best on held-out validation samples${DATA.metrics.length > 1 ? " by the headline metric" : ""}`],
-      ["clients", "clients", "the global model on each client's own test images, mean over clients"],
-      ["own", "own models", "each client's own model on its own test images, mean over clients"],
+      ["clients", "clients", "the global model on each client's own test samples, mean over clients"],
+      ["own", "own models", "each client's own model on its own test samples, mean over clients"],
       ["worst", "worst client", `the ${m.better === "lower" ? "highest" : "lowest"} ${m.title} of any client (with its own model where it has one)`],
       ...tuned.map(t => [t, t, "after fine-tuning on each client's own data, mean over clients"]),
-      ...domains.map(d => [`domain ${d}`, d, `the global model on the test images of ${d}`]),
+      ...domains.map(d => [`domain ${d}`, d, `the global model on the test samples of ${d}`]),
     ].filter(([name]) => runs.some(r => known(summaryValue(r, name))));
     const values = (s, name) => s.runs.map(r => summaryValue(r, name)).filter(known);
     const bold = (DATA.bold.of[m.name] || {});
@@ -101,11 +105,34 @@ section("results", "Results", {
       ...(privacy ? [{ title: "ε", help: "privacy spent per client, at the delta of the recipe" }] : []), ...(lost ? [{ title: "lost uploads" }] : [])], rows, "result-table"));
     root.append(el("details", {}, el("summary", {}, "What the columns mean"),
       el("p", { class: "about" }, columns.map(c => `${c[1]}: ${c[2]}`).join("; ") + ". Seconds are training time without evaluation; MB are down and up together.")));
+    return besideBest(root, redraw, m, columns);
   },
 });
 
+// Every series beside the best one: intervals, differences and the test that decides which numbers are bold.
+async function besideBest(root, redraw, m, columns) {
+  const there = DATA.bold.beside[m.name] || {}, options = columns.filter(([name]) => there[name]).map(c => [c[0], c[1]]);
+  if (!options.length) return;
+  const now = choose("beside", options, "global"), rows = there[now], scale = scaleOf(m), show = showOf(m), [low, high] = limits(m);
+  const bounded = v => Math.min(high, Math.max(low, scale * v)), between = (pair, text) => pair ? `${text(pair[0])} to ${text(pair[1])}` : "–";
+  const signed = v => `${v > 0 ? "+" : ""}${show(v)}`, pText = p => p < .001 ? "< 0.001" : p < .1 ? p.toPrecision(2) : fixed(p, 2);
+  const best = rows.find(r => r.best), unit = scale === 100 ? "points" : m.title, title = options.find(o => o[0] === now)[1];
+  root.append(el("h3", {}, `Beside the best: ${DATA.series[best.series].label}`));
+  if (options.length > 1) root.append(switches(switcher("beside", "of", options, redraw, "global")));
+  root.append(el("p", { class: "about" }, `${capital(heading(m))}, ${title}: mean over seeds with its 95 % confidence interval (Student's t), and the difference from the best on the seeds that both have. p is of a two-sided paired t-test, with Holm's correction for the number of series; the intervals of differences are not corrected.`
+    + (rows.some(r => r.seeds < 5) ? " With fewer than five seeds only large and steady differences are significant." : "")));
+  const verdict = r => r.best ? "best" : !known(r.difference) ? "no common seeds" : r.equal ? "equal on every seed" : !r.tested ? "not tested" : r.close ? "not significant" : "significantly worse";
+  root.append(table([{ title: "series", word: true }, { title: "seeds" }, { title: "mean" }, { title: "95 % interval" }, { title: `difference, ${unit}` }, { title: "95 % interval of it" }, { title: "p (Holm)" }, { title: "verdict", word: true }],
+    rows.map(r => ({ cells: [{ text: DATA.series[r.series].label, dot: r.series }, String(r.seeds), show(r.mean), between(r.interval, v => show(bounded(v) / scale)), known(r.difference) ? signed(r.difference) : "–", between(r.difference_interval, signed), known(r.p) ? pText(r.p) : "–", verdict(r)] })), "beside-table"));
+  const visible = rows.filter(r => r.interval && !HIDDEN.has(DATA.series[r.series].label)), ticks = distinct(visible.map(r => short(DATA.series[r.series].label, root.clientWidth < 640 ? 16 : 38)));
+  await figure(root, "intervals", visible.map((r, k) => ({ type: "scatter", mode: "markers", name: DATA.series[r.series].label, showlegend: false, x: [scale * r.mean], y: [plain(ticks[k])], marker: { color: color(r.series), symbol: SYMBOLS[r.series % SYMBOLS.length], size: 10 },
+    error_x: { type: "data", symmetric: false, array: [bounded(r.interval[1]) - scale * r.mean], arrayminus: [scale * r.mean - bounded(r.interval[0])], color: color(r.series), thickness: 2, width: 5 }, hovertemplate: "%{x:.4g}<extra></extra>" })),
+    { height: 90 + 34 * visible.length, margin: { l: 20, r: 16, t: 10, b: 44 }, xaxis: { title: `${title} ${heading(m)}` }, yaxis: { autorange: "reversed", type: "category" } }, `${capital(title)} ${m.title}: mean and 95 % interval over seeds`);
+}
+
 // Tables of `fedloom reproduce`; without any, the page has no such section.
 if ((DATA.reproduced || []).length) section("reproduced", "Reproduced tables", {
+  nav: "Reproduced",
   has: () => DATA.reproduced.length > 0,
   hint: ["", "", ""],
   draw(root) {
@@ -120,6 +147,7 @@ if ((DATA.reproduced || []).length) section("reproduced", "Reproduced tables", {
 });
 
 section("published", "Published numbers of the same setting", {
+  nav: "Published",
   has: () => DATA.published.length > 0,
   hint: ["No paper's number for the same data set, net, split and method is stored. ", "", ""],
   draw(root) {
@@ -140,7 +168,7 @@ section("published", "Published numbers of the same setting", {
         el("span", {}, [p.setting, p.best_of > 1 ? `best of ${p.best_of} settings` : "", p.flag ? `note: ${p.flag}` : ""].filter(Boolean).join("; "),
           differs(p.differs.filter(d => !always.includes(d))), p.lacking ? below(`Ours: ${p.lacking}.`) : null)] });
     });
-    root.append(table([{ title: "", word: true }, { title: "source" }, { title: "accuracy of", word: true }, { title: "published %" }, { title: "ours %" }, { title: "setting, notes and what differs", word: true }], rows, "published-table"));
+    root.append(table([{ title: "method", word: true }, { title: "source" }, { title: "accuracy of", word: true }, { title: "published %" }, { title: "ours %" }, { title: "setting, notes and what differs", brief: "notes", word: true }], rows, "published-table"));
     root.append(el("details", { open: "" }, el("summary", {}, "How the papers trained and evaluated"), Object.entries(DATA.protocols).map(([paper, text]) => el("p", { class: "about" }, el("b", {}, `${paper}: `), text))));
   },
 });
@@ -154,11 +182,12 @@ function spentTable(root) {
     return { cells: [{ text: s.label, dot: i }, duration(whole), ...spent.map(v => whole ? fixed(100 * v / whole, 1) : "–")] };
   });
   if (!rows.length) return;
-  root.append(el("p", { class: "about" }, "Time of finished runs by activity in %, including evaluation and checkpoints."));
+  root.append(el("p", { class: "about" }, "Where the time of finished runs went, in % of the total, including evaluation and checkpoints; mean over seeds."));
   root.append(table([{ title: "series", word: true }, { title: "total time" }, ...phases.map(([name, help]) => ({ title: name, help }))], rows, "spent-table"));
 }
 
-section("cost", "Cost", {
+section("cost", "Cost: time and traffic", {
+  nav: "Cost",
   has: () => DATA.series.some(s => s.runs.some(r => r.done)),
   hint: ["No round is done yet.", "", ""],
   async draw(root, redraw) {
@@ -175,7 +204,7 @@ section("cost", "Cost", {
       return at < 0 ? null : { round: run.curves.round[at], seconds: run.curves.seconds[at], bytes: run.curves.bytes[at] };
     };
     const scalar = (s, name) => s.runs.map(r => r.analysis?.summary?.cost?.[name]).filter(known);
-    const extra = [["kappa", "κ", "accuracy per second, as FNR-FL defines it"], ["rho", "ρ", "accuracy per megabyte, as FNR-FL defines it"]].filter(([n]) => DATA.series.some(s => scalar(s, n).length));
+    const extra = [["kappa", "κ (per second)", "final accuracy · 10⁴ / seconds of training"], ["rho", "ρ (per MB)", "final accuracy · 10⁴ / MB sent, down and up"]].filter(([n]) => DATA.series.some(s => scalar(s, n).length));
     const rows = DATA.series.map((s, i) => {
       const hits = s.runs.map(reached), found = hits.filter(Boolean), missing = hits.length - found.length;
       const cell = (name, show) => found.length ? { text: show(mean(found.map(h => h[name]))), note: missing ? `(${missing} of ${hits.length} never)` : "" } : "never";
@@ -183,14 +212,15 @@ section("cost", "Cost", {
       return { cells: [{ text: s.label, dot: i }, duration(totals("seconds")), size(totals("bytes")), cell("round", v => fixed(v, Number.isInteger(v) ? 0 : 1)), cell("seconds", duration), cell("bytes", size),
         ...extra.map(([n]) => scalar(s, n).length ? mean(scalar(s, n)).toPrecision(3) : "–")] };
     });
-    root.append(table([{ title: "series", word: true }, { title: "total training time" }, { title: "total traffic" }, { title: `round that reached ${target}${percents ? " %" : ""}` }, { title: "seconds to it" }, { title: "traffic to it" },
+    root.append(table([{ title: "series", word: true }, { title: "total training time" }, { title: "total traffic" }, { title: `round that reached ${target}${percents ? " %" : ""}` }, { title: "time to it" }, { title: "traffic to it" },
       ...extra.map(([, t, h]) => ({ title: t, help: h }))], rows, "cost-table"));
+    if (extra.length) root.append(el("p", { class: "about" }, `${extra.map(([, t, h]) => `${t.charAt(0)} = ${h}`).join("; ")}, with accuracy between 0 and 1. Higher is cheaper. FNR-FL defines them (its Table 4) without units; seconds and 10⁶ bytes are used here. Mean over the analyzed runs of a series.`));
     spentTable(root);
-    const points = (name, scale) => shown().map(([s, i]) => ({ type: "scatter", mode: "markers", name: plain(s.label), x: s.runs.map(r => (total(r, name) || 0) / scale), y: s.runs.map(r => scaleOf(m) * (summaryValue(r, "global") ?? NaN)),
-      marker: { color: color(i), size: 11, line: { width: 1, color: css("--card") } }, hovertemplate: `${plain(s.label)}<br>%{x:.4g}<br>${percents ? "%{y:.1f} %" : "%{y:.4g}"}<extra></extra>` }));
+    const points = (name, scale) => shown().map(([s, i]) => ({ type: "scatter", mode: "markers", name: s.label, x: s.runs.map(r => (total(r, name) || 0) / scale), y: s.runs.map(r => scaleOf(m) * (summaryValue(r, "global") ?? NaN)),
+      marker: { color: color(i), symbol: SYMBOLS[i % SYMBOLS.length], size: 10, line: { width: 1, color: css("--card") } }, hovertemplate: `${plain(s.label)}<br>%{x:.4g}<br>${percents ? "%{y:.1f} %" : "%{y:.4g}"}<extra></extra>` }));
     const grid = el("div", { class: "grid" });
     root.append(grid);
-    await figure(grid, "cost-seconds", points("seconds", 1), { height: 300, xaxis: { title: "seconds of training", rangemode: "tozero" }, yaxis: { title: heading(m) } }, `${capital(m.title)} against time`);
-    await figure(grid, "cost-bytes", points("bytes", 1e6), { height: 300, xaxis: { title: "MB sent, down and up", rangemode: "tozero" }, yaxis: { title: heading(m) } }, `${capital(m.title)} against traffic`);
+    await figure(grid, "cost-seconds", points("seconds", 1), { height: 300, xaxis: { title: "seconds of training", rangemode: "tozero" }, yaxis: { title: heading(m) } }, `Final ${m.title} against training time, a point per seed`);
+    await figure(grid, "cost-bytes", points("bytes", 1e6), { height: 300, xaxis: { title: "MB sent, down and up", rangemode: "tozero" }, yaxis: { title: heading(m) } }, `Final ${m.title} against traffic, a point per seed`);
   },
 });
