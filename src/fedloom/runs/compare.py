@@ -139,6 +139,8 @@ def _refuse_other_recipe(cell: Cell) -> None:
     stored, wanted = folder.recipe(), cell.recipe
     if wanted.precision == "auto":  # decided where the run began, which may have been another machine
         wanted = wanted.changed(precision=stored.precision)
+    if wanted.kernels == "auto":
+        wanted = wanted.changed(kernels="portable" if stored.kernels == "auto" else stored.kernels)
     if stored.digest() != resolve(prepare(wanted))[0].program.stored_recipe().digest():
         raise FedloomError(f"out: {folder.path} holds a run of another recipe; choose another --name or --out")
     if lacking := [metric for metric in cell.recipe.metrics if metric not in stored.metrics]:
