@@ -34,3 +34,12 @@ def last(x: Tensor) -> Tensor:
 
 def like(x: Tensor) -> Tensor:
     return torch.empty_like(x, memory_format=LAST)
+
+
+def alike(x: Tensor, *others: Tensor | None) -> bool:
+    """Whether a kernel can read these as well as x: memory of their own, and numbers of the same type."""
+    return all(tensor is None or (tensor.dtype == x.dtype and not is_wrapped(tensor)) for tensor in others)
+
+
+def address(tensor: Tensor | None) -> int | None:
+    return None if tensor is None else tensor.data_ptr()

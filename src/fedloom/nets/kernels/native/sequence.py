@@ -1,4 +1,5 @@
-"""A sequence of modules that computes a batch normalization and the ReLU behind it in one operation.
+"""A sequence of modules that computes some of them together: batch normalization and ReLU; pooling and ReLU, and a
+convolution before them.
 
 Which modules go together is seen in every pass, so a net may be hooked, taken apart and rebuilt as before.
 """
@@ -7,9 +8,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
+from fedloom.nets.kernels.native.applies import plain
 from fedloom.nets.kernels.native.batchnorm import BatchNorm2d
+from fedloom.nets.kernels.native.pool import halves, pool_relu
+from fedloom.nets.kernels.products import Conv2d
 
 
 class Sequential(nn.Sequential):
@@ -17,19 +21,33 @@ class Sequential(nn.Sequential):
         modules = list(self._modules.values())
         at = 0
         while at < len(modules):
-            module, after = modules[at], modules[at + 1] if at + 1 < len(modules) else None
-            if type(module) is BatchNorm2d and type(after) is nn.ReLU and not (_hooked(module) or _hooked(after)):
-                input = module.normalize(input, relu=True)
-                at += 2
-            else:
-                assert module is not None
-                input = module(input)
-                at += 1
+            input, count = _first(modules[at : at + 3], input)
+            at += count
         return input
 
 
-def _hooked(module: nn.Module) -> bool:
+def _first(modules: list[nn.Module | None], x: Any) -> tuple[Any, int]:
+    """What the first modules make of x, and how many of them have been computed."""
+    module, *after = modules
+    kinds = [type(one) for one in modules]
+    if kinds[:2] == [BatchNorm2d, nn.ReLU] and not _hooked(*modules[:2]):
+        assert isinstance(module, BatchNorm2d)
+        return module.normalize(x, relu=True), 2
+    if kinds == [Conv2d, nn.MaxPool2d, nn.ReLU] and halves(after[0]) and not _hooked(*modules):
+        assert isinstance(module, Conv2d)
+        y: Tensor | None = module.pooled(x)
+        if y is not None:
+            return y, 3
+    if kinds[:2] == [nn.MaxPool2d, nn.ReLU] and halves(module) and plain(x) and not _hooked(*modules[:2]):
+        return pool_relu(x), 2
+    assert module is not None
+    return module(x), 1
+
+
+def _hooked(*modules: nn.Module | None) -> bool:
     """Whether someone looks at what passes between the modules."""
-    return bool(
-        module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks
+    return any(
+        module is not None
+        and (module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks)
+        for module in modules
     )
