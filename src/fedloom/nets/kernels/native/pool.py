@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedloom.nets.kernels.native.again import differentiably
-from fedloom.nets.kernels.native.applies import address, last, like
+from fedloom.nets.kernels.native.applies import LAST, address, last, like, plain
 from fedloom.nets.kernels.native.library import kernel
 
 SIGNATURE = "pppnnnn"
@@ -23,7 +23,13 @@ def halves(pool: nn.Module | None) -> bool:
     return all(side in (number, (number, number)) for side, number in zip(sides, (2, 2, 0, 1), strict=True))
 
 
+def pools(x: Tensor) -> bool:
+    """Whether the kernel applies."""
+    return plain(x) and min(x.shape[2:]) >= 2 and x.is_contiguous(memory_format=LAST)
+
+
 def pool_relu(x: Tensor) -> Tensor:
+    """relu(max_pool2d(x, 2))."""
     if torch.is_grad_enabled():
         y: Tensor = _PoolReLU.apply(x)  # type: ignore[no-untyped-call]
         return y
@@ -42,8 +48,8 @@ class _PoolReLU(torch.autograd.Function):
         (x,) = ctx.saved_tensors
         if torch.is_grad_enabled():
             return differentiably(lambda x: F.max_pool2d(x, 2).relu(), (x,), (True,), gradients[0])[0]
-        of_x = like(x)
-        kernel("pool_backward", SIGNATURE, x.dtype)(*map(address, (last(gradients[0]), ctx.which, of_x)), *_sizes(x))
+        g, of_x = last(gradients[0]), like(x)
+        kernel("pool_backward", SIGNATURE, x.dtype)(*map(address, (g, ctx.which, of_x)), *_sizes(x))
         return of_x
 
 

@@ -6,13 +6,13 @@ Which modules go together is seen in every pass, so a net may be hooked, taken a
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor, nn
 
-from fedloom.nets.kernels.native.applies import plain
 from fedloom.nets.kernels.native.batchnorm import BatchNorm2d
-from fedloom.nets.kernels.native.pool import halves, pool_relu
+from fedloom.nets.kernels.native.pool import halves, pool_relu, pools
 from fedloom.nets.kernels.products import Conv2d
 
 
@@ -26,7 +26,7 @@ class Sequential(nn.Sequential):
         return input
 
 
-def _first(modules: list[nn.Module | None], x: Any) -> tuple[Any, int]:
+def _first(modules: Sequence[nn.Module | None], x: Any) -> tuple[Any, int]:
     """What the first modules make of x, and how many of them have been computed."""
     module, *after = modules
     kinds = [type(one) for one in modules]
@@ -38,7 +38,7 @@ def _first(modules: list[nn.Module | None], x: Any) -> tuple[Any, int]:
         y: Tensor | None = module.pooled(x)
         if y is not None:
             return y, 3
-    if kinds[:2] == [nn.MaxPool2d, nn.ReLU] and halves(module) and plain(x) and not _hooked(*modules[:2]):
+    if kinds[:2] == [nn.MaxPool2d, nn.ReLU] and halves(module) and pools(x) and not _hooked(*modules[:2]):
         return pool_relu(x), 2
     assert module is not None
     return module(x), 1

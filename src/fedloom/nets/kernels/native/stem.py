@@ -57,7 +57,10 @@ class _Stem(torch.autograd.Function):
         x, weight, bias = ctx.saved_tensors
         needed = ctx.needs_input_grad[:3]
         if torch.is_grad_enabled() or needed[0]:
-            again = lambda *given: directly(*given, ctx.padding, ctx.pooled)  # noqa: E731
+
+            def again(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+                return directly(x, weight, bias, ctx.padding, ctx.pooled)
+
             return (*differentiably(again, (x, weight, bias), needed, gradients[0]), None, None)
         out, inputs, *taps = weight.shape
         _, numbers = shapes(tuple(x.shape), out, (taps[0], taps[1]), ctx.padding, ctx.pooled)
