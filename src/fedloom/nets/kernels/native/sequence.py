@@ -1,35 +1,63 @@
-"""A sequence of modules that computes a batch normalization and the ReLU behind it in one operation.
+"""A sequence of modules that computes neighbors in one operation where there is a kernel for that.
 
-Which modules go together is seen in every pass, so a net may be hooked, taken apart and rebuilt as before.
+    batch normalization, ReLU                                                       batchnorm.py
+    batch normalization, ReLU, depthwise convolution, batch normalization, ReLU     block.py
+
+Which modules go together is seen in every pass, so a net may be hooked, taken apart and rebuilt as before. A module with
+hooks is called by itself, since someone looks at what enters or leaves it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from torch import nn
 
 from fedloom.nets.kernels.native.batchnorm import BatchNorm2d
+from fedloom.nets.kernels.native.block import block, fits
 
 
 class Sequential(nn.Sequential):
     def forward(self, input: Any) -> Any:
-        modules = list(self._modules.values())
+        modules = list(_flat(self))
         at = 0
         while at < len(modules):
-            module, after = modules[at], modules[at + 1] if at + 1 < len(modules) else None
-            if type(module) is BatchNorm2d and type(after) is nn.ReLU and not (_hooked(module) or _hooked(after)):
-                input = module.normalize(input, relu=True)
-                at += 2
-            else:
-                assert module is not None
+            module = modules[at]
+            if not (type(module) is BatchNorm2d and _rectified(modules, at)):
                 input = module(input)
                 at += 1
+                continue
+            made = None
+            if at + 4 < len(modules) and _is_block(modules, at):
+                made = block(input, module, modules[at + 2], modules[at + 3])  # type: ignore[arg-type]
+            input, at = (module.normalize(input, relu=True), at + 2) if made is None else (made, at + 5)
         return input
 
 
+def _flat(sequence: nn.Sequential) -> Iterator[nn.Module]:
+    """Its modules, and in their place those of sequences among them."""
+    for module in sequence._modules.values():
+        assert module is not None
+        if type(module) is Sequential and not _hooked(module):
+            yield from _flat(module)
+        else:
+            yield module
+
+
+def _rectified(modules: list[nn.Module], at: int) -> bool:
+    """Whether a ReLU follows, and nobody looks in between."""
+    if at + 1 >= len(modules) or type(modules[at + 1]) is not nn.ReLU:
+        return False
+    return not _hooked(modules[at]) and not _hooked(modules[at + 1])
+
+
+def _is_block(modules: list[nn.Module], at: int) -> bool:
+    before, _, conv, after, _ = modules[at : at + 5]
+    return fits(before, conv, after) and not _hooked(conv) and _rectified(modules, at + 3)
+
+
 def _hooked(module: nn.Module) -> bool:
-    """Whether someone looks at what passes between the modules."""
     return bool(
         module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks
     )
