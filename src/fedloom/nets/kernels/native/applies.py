@@ -39,7 +39,3 @@ def like(x: Tensor) -> Tensor:
 def alike(x: Tensor, *others: Tensor | None) -> bool:
     """Whether a kernel can read these as well as x: memory of their own, and numbers of the same type."""
     return all(tensor is None or (tensor.dtype == x.dtype and not is_wrapped(tensor)) for tensor in others)
-
-
-def address(tensor: Tensor | None) -> int | None:
-    return None if tensor is None else tensor.data_ptr()

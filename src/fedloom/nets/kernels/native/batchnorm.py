@@ -5,7 +5,8 @@ y = relu((x - mean) / deviation * weight + bias)
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -13,9 +14,18 @@ from torch import Tensor, nn
 
 from fedloom.nets.kernels.native.again import differentiably
 from fedloom.nets.kernels.native.applies import last, like, plain
-from fedloom.nets.kernels.native.library import kernel
+from fedloom.nets.kernels.native.library import run
 
 FORWARD, BACKWARD = "ppppppppnnffnn", "ppppppppnnnn"
+
+
+class Settings(NamedTuple):
+    """All of a batch normalization but its weight and bias."""
+
+    running: tuple[Tensor | None, Tensor | None]  # averages that are used, or that move
+    momentum: float
+    eps: float
+    training: bool  # by statistics of the batch
 
 
 class BatchNorm2d(nn.BatchNorm2d):
@@ -24,18 +34,23 @@ class BatchNorm2d(nn.BatchNorm2d):
 
     def normalize(self, x: Tensor, relu: bool) -> Tensor:
         """`relu`: with the ReLU that follows."""
-        by_batch = self.training or self.running_mean is None or self.running_var is None
-        if not self._applies(x, by_batch):
+        if not self.applies(x):
             made = super().forward(x)
             return F.relu(made) if relu else made
-        kept = self.training and self.track_running_stats
-        running = (self.running_mean, self.running_var) if kept or not by_batch else (None, None)
-        rate = 0.0 if self.momentum is None else self.momentum
-        y: Tensor = _BatchNorm.apply(last(x), self.weight, self.bias, *running, rate, self.eps, by_batch, relu)  # type: ignore[no-untyped-call]
+        y: Tensor = _BatchNorm.apply(last(x), self.weight, self.bias, self.settings(), relu)  # type: ignore[no-untyped-call]
         return y
 
-    def _applies(self, x: Tensor, by_batch: bool) -> bool:
-        if not plain(x) or x.shape[1] != self.num_features or (by_batch and x.numel() == x.shape[1]):
+    @property
+    def by_batch(self) -> bool:
+        return self.training or self.running_mean is None or self.running_var is None
+
+    def settings(self) -> Settings:
+        used = self.track_running_stats or not self.by_batch if self.training else not self.by_batch
+        running = (self.running_mean, self.running_var) if used else (None, None)
+        return Settings(running, 0.0 if self.momentum is None else self.momentum, self.eps, self.by_batch)
+
+    def applies(self, x: Tensor) -> bool:
+        if not plain(x) or x.shape[1] != self.num_features or (self.by_batch and x.numel() == x.shape[1]):
             return False
         return all(tensor is None or tensor.dtype == x.dtype for tensor in (self.weight, self.running_mean))
 
@@ -45,26 +60,15 @@ class _BatchNorm(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any,
-        x: Tensor,
-        weight: Tensor | None,
-        bias: Tensor | None,
-        running_mean: Tensor | None,
-        running_var: Tensor | None,
-        momentum: float,
-        eps: float,
-        training: bool,
-        relu: bool,
+        ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, settings: Settings, relu: bool
     ) -> Tensor:
         channels = x.shape[1]
-        y, stats = like(x), x.new_empty(2 * channels)
-        workspace = torch.empty(2 * channels, dtype=torch.float64)
-        tensors = (x, weight, bias, running_mean, running_var, stats, workspace, y)
-        run = kernel("batchnorm_forward", FORWARD, x.dtype)
-        rows = x.numel() // channels
-        run(*map(_address, tensors), rows, channels, momentum, eps, training, relu)
+        y, stats, sums = like(x), x.new_empty(2 * channels), torch.empty(2 * channels, dtype=torch.float64)
+        tensors = (x, weight, bias, *settings.running, stats, sums, y)
+        rest = settings.momentum, settings.eps, settings.training, relu
+        run("batchnorm_forward", FORWARD, tensors, x.numel() // channels, channels, *rest)
         ctx.save_for_backward(x, weight, bias, stats)
-        ctx.eps, ctx.training, ctx.relu = eps, training, relu
+        ctx.settings, ctx.relu = settings, relu
         return y
 
     @staticmethod
@@ -72,32 +76,28 @@ class _BatchNorm(torch.autograd.Function):
         x, weight, bias, stats = ctx.saved_tensors
         needed = ctx.needs_input_grad[:3]
         if torch.is_grad_enabled():
-            return (*differentiably(_torch_s(ctx, stats), (x, weight, bias), needed, gradients[0]), *[None] * 6)
+            function = torch_s(ctx.settings, ctx.relu, stats)
+            return *differentiably(function, (x, weight, bias), needed, gradients[0]), None, None
         g, channels = last(gradients[0]), x.shape[1]
         of_x = like(x) if needed[0] else None
-        of_weight, of_bias = x.new_empty(2, channels)
-        run = kernel("batchnorm_backward", BACKWARD, x.dtype)
-        rows = x.numel() // channels
-        tensors = (x, g, weight, bias, stats, of_x, of_weight, of_bias)
-        run(*map(_address, tensors), rows, channels, ctx.training, ctx.relu)
-        return of_x, of_weight if needed[1] else None, of_bias if needed[2] else None, *[None] * 6
+        of_norm, sums = x.new_empty(4, channels), torch.empty(2 * channels, dtype=torch.float64)
+        tensors = (x, g, weight, bias, stats, of_x, of_norm, sums)
+        rest = ctx.settings.training, ctx.relu
+        run("batchnorm_backward", BACKWARD, tensors, x.numel() // channels, channels, *rest)
+        return of_x, of_norm[0] if needed[1] else None, of_norm[1] if needed[2] else None, None, None
 
 
-def _torch_s(ctx: Any, stats: Tensor) -> Any:
-    """The same operation by torch."""
+def torch_s(settings: Settings, relu: bool, stats: Tensor) -> Callable[..., Tensor]:
+    """The same operation by torch. `stats`: mean and 1 / deviation, used in evaluation."""
 
     def function(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
-        if ctx.training:
-            y = F.batch_norm(x, None, None, weight, bias, True, 0.0, ctx.eps)
+        if settings.training:
+            y = F.batch_norm(x, None, None, weight, bias, True, 0.0, settings.eps)
         else:
             mean, inverse = stats.view(2, -1, 1, 1)
             y = (x - mean) * inverse
             y = y if weight is None else y * weight.view(-1, 1, 1)
             y = y if bias is None else y + bias.view(-1, 1, 1)
-        return F.relu(y) if ctx.relu else y
+        return F.relu(y) if relu else y
 
     return function
-
-
-def _address(tensor: Tensor | None) -> int | None:
-    return None if tensor is None else tensor.data_ptr()

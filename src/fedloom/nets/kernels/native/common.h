@@ -15,6 +15,7 @@
 #endif
 
 #define INLINE inline __attribute__((always_inline))
+#define UNROLL _Pragma("GCC unroll 16")  // loops over vectors that are to stay in registers
 
 // One function of the library for numbers of one type: EXPORT(name, f32)(...).
 #define EXPORT(name, type) extern "C" __attribute__((visibility("default"))) void fedloom_##name##_##type
@@ -73,3 +74,20 @@ template <typename T, typename Work> INLINE void each_block(int64_t channels, Wo
     if (channels - c >= L) work(c, Number<1>{}, Number<1>{}, L), c += L;
     if (channels > c) work(c, Number<1>{}, Number<0>{}, channels - c);
 }
+
+// Adds lanes to totals in double precision.
+template <typename T> INLINE void add_lanes(double* totals, Vec<T> value, int64_t count = LANES<T>) {
+    alignas(VECTOR_BYTES) T lanes[LANES<T>];
+    store(lanes, value);
+    for (int64_t lane = 0; lane < count; ++lane) totals[lane] += (double)lanes[lane];
+}
+
+// Hands out pieces of one block of memory, each at the beginning of a cache line.
+struct Workspace {
+    char* next;
+    template <typename N> N* take(int64_t count) {
+        char* piece = (char*)(((uintptr_t)next + 63) / 64 * 64);
+        next = piece + count * sizeof(N);
+        return (N*)piece;
+    }
+};

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from fedloom.nets.kernels import spectra
-from fedloom.nets.kernels.native import stem, winograd
+from fedloom.nets.kernels.native import depthwise, stem, winograd
 from fedloom.nets.kernels.native.applies import alike, plain
 
 Pair = tuple[int, int]
@@ -19,6 +19,8 @@ WIDE = 1 << 15  # pairs of channels; from here on products of spectra are faster
 
 def serves(conv: nn.Conv2d) -> bool:
     """Whether there is a kernel for some shape of this layer's inputs."""
+    if depthwise.serves(conv):
+        return True
     if conv.groups > 1 or conv.stride != (1, 1):
         return False
     if conv.in_channels <= FEW:
@@ -39,7 +41,11 @@ def convolve(
 
     `pooled`: followed by max_pool2d(2) and relu.
     """
-    if groups > 1 or stride != (1, 1) or not (plain(x) and alike(x, weight, bias)) or x.shape[1] != weight.shape[1]:
+    if not plain(x):
+        return None
+    if not pooled and depthwise.applies(x, weight, bias, stride, padding, groups):
+        return depthwise.depthwise(x, weight, bias, stride[0])
+    if groups > 1 or stride != (1, 1) or x.shape[1] != weight.shape[1] or not alike(x, weight, bias):
         return None
     taps = (weight.shape[2], weight.shape[3])
     high, wide = (x.shape[axis + 2] + 2 * padding[axis] - taps[axis] + 1 for axis in (0, 1))

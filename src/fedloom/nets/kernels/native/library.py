@@ -16,11 +16,12 @@ import os
 import platform
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from fedloom.errors import FedloomError
 from fedloom.io.files import write
@@ -33,6 +34,7 @@ except ImportError:  # Windows
 
 HERE = Path(__file__).parent
 TYPES = {"p": ctypes.c_void_p, "n": ctypes.c_int64, "f": ctypes.c_double}
+Numbers = ctypes.Array[ctypes.c_int64]  # many sizes, in one argument
 SUFFIX = {torch.float32: "f32", torch.float64: "f64"}
 
 _lock = threading.Lock()
@@ -56,6 +58,16 @@ def require_native() -> None:
     """The library, or a refusal of `kernels: native`."""
     if reason := native_reason():
         raise FedloomError(f"kernels: native is not available here: {reason}; or set kernels to portable")
+
+
+def run(name: str, signature: str, tensors: Sequence[Tensor | None], *rest: float | Numbers) -> None:
+    """Call a kernel for tensors of the first one's type, or none, and further arguments.
+
+    The tensors are held until it returns: a temporary one may be passed.
+    """
+    assert tensors[0] is not None
+    function = kernel(name, signature, tensors[0].dtype)
+    function(*[None if tensor is None else tensor.data_ptr() for tensor in tensors], *rest)
 
 
 @cache

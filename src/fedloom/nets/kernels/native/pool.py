@@ -9,8 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedloom.nets.kernels.native.again import differentiably
-from fedloom.nets.kernels.native.applies import LAST, address, last, like, plain
-from fedloom.nets.kernels.native.library import kernel
+from fedloom.nets.kernels.native.applies import LAST, last, like, plain
+from fedloom.nets.kernels.native.library import run
 
 SIGNATURE = "pppnnnn"
 
@@ -31,7 +31,7 @@ def pools(x: Tensor) -> bool:
 def pool_relu(x: Tensor) -> Tensor:
     """relu(max_pool2d(x, 2))."""
     if torch.is_grad_enabled():
-        y: Tensor = _PoolReLU.apply(x)  # type: ignore[no-untyped-call]
+        y: Tensor = _PoolReLU.apply(last(x))  # type: ignore[no-untyped-call]
         return y
     return _forward(last(x), False)[0]
 
@@ -39,7 +39,7 @@ def pool_relu(x: Tensor) -> Tensor:
 class _PoolReLU(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
-        y, ctx.which = _forward(last(x), True)
+        y, ctx.which = _forward(x, True)
         ctx.save_for_backward(x)
         return y
 
@@ -49,7 +49,7 @@ class _PoolReLU(torch.autograd.Function):
         if torch.is_grad_enabled():
             return differentiably(lambda x: F.max_pool2d(x, 2).relu(), (x,), (True,), gradients[0])[0]
         g, of_x = last(gradients[0]), like(x)
-        kernel("pool_backward", SIGNATURE, x.dtype)(*map(address, (g, ctx.which, of_x)), *_sizes(x))
+        run("pool_backward", SIGNATURE, (g, ctx.which, of_x), *_sizes(x))
         return of_x
 
 
@@ -57,7 +57,7 @@ def _forward(x: Tensor, trained: bool) -> tuple[Tensor, Tensor | None]:
     batch, channels, high, wide = x.shape
     y = x.new_empty(batch, high // 2, wide // 2, channels)
     which = torch.empty_like(y) if trained else None
-    kernel("pool_forward", SIGNATURE, x.dtype)(*map(address, (x, y, which)), *_sizes(x))
+    run("pool_forward", SIGNATURE, (x, y, which), *_sizes(x))
     return y.permute(0, 3, 1, 2), which
 
 

@@ -13,20 +13,19 @@ import torch
 from torch import Tensor
 
 from fedloom.nets.kernels.native.again import differentiably
-from fedloom.nets.kernels.native.applies import address, last
-from fedloom.nets.kernels.native.library import kernel
+from fedloom.nets.kernels.native.applies import last
+from fedloom.nets.kernels.native.library import Numbers, run
 from fedloom.nets.kernels.native.winograd import directly
 
 Pair = tuple[int, int]
-Shapes = ctypes.Array[ctypes.c_int64]  # `Stem` of stem.cpp
 FORWARD, BACKWARD = "ppppppn", "ppppppn"
 
 
 @lru_cache(maxsize=256)
 def shapes(
     images: tuple[int, ...], out: int, taps: Pair, padding: Pair, pooled: bool
-) -> tuple[tuple[int, int, int, int], Shapes]:
-    """Of the result, channels last, and for the kernels."""
+) -> tuple[tuple[int, int, int, int], Numbers]:
+    """Of the result, channels last, and what the kernels take."""
     batch, inputs, high, wide = images
     made = high + 2 * padding[0] - taps[0] + 1, wide + 2 * padding[1] - taps[1] + 1
     down, across = (side // 2 if pooled else (side + 1) // 2 for side in made)
@@ -38,7 +37,7 @@ def shapes(
 def convolve(x: Tensor, weight: Tensor, bias: Tensor | None, padding: Pair, pooled: bool) -> Tensor:
     """(B, C, H, W) -> (B, out, H made, W made), with a stride of one. `pooled`: then max_pool2d(2) and relu."""
     if torch.is_grad_enabled():
-        y: Tensor = _Stem.apply(x, weight, bias, padding, pooled)  # type: ignore[no-untyped-call]
+        y: Tensor = _Stem.apply(last(x), weight, bias, padding, pooled)  # type: ignore[no-untyped-call]
         return y
     return _forward(last(x), weight, bias, padding, pooled, False)[0]
 
@@ -46,7 +45,6 @@ def convolve(x: Tensor, weight: Tensor, bias: Tensor | None, padding: Pair, pool
 class _Stem(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, padding: Pair, pooled: bool) -> Tensor:
-        x = last(x)
         y, ctx.which = _forward(x, weight, bias, padding, pooled, True)
         ctx.save_for_backward(x, weight, bias)
         ctx.padding, ctx.pooled = padding, pooled
@@ -66,7 +64,7 @@ class _Stem(torch.autograd.Function):
         _, numbers = shapes(tuple(x.shape), out, (taps[0], taps[1]), ctx.padding, ctx.pooled)
         of_weight, of_bias = x.new_empty(out, *taps, inputs), x.new_empty(out)
         tensors = (x, last(gradients[0]), ctx.which, of_weight, of_bias)
-        kernel("stem_backward", BACKWARD, x.dtype)(*map(address, tensors), numbers, ctx.pooled)
+        run("stem_backward", BACKWARD, tensors, numbers, ctx.pooled)
         return None, of_weight.permute(0, 3, 1, 2) if needed[1] else None, of_bias if needed[2] else None, None, None
 
 
@@ -78,5 +76,5 @@ def _forward(
     y = x.new_empty(size)
     which = torch.empty_like(y) if pooled and trained else None
     tensors = (x, weight.permute(0, 2, 3, 1).contiguous(), bias, y, which)
-    kernel("stem_forward", FORWARD, x.dtype)(*map(address, tensors), numbers, pooled)
+    run("stem_forward", FORWARD, tensors, numbers, pooled)
     return y.permute(0, 3, 1, 2), which

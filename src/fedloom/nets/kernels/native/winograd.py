@@ -16,17 +16,16 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedloom.nets.kernels.native.again import differentiably
-from fedloom.nets.kernels.native.applies import address, last
-from fedloom.nets.kernels.native.library import kernel
+from fedloom.nets.kernels.native.applies import last
+from fedloom.nets.kernels.native.library import Numbers, run
 
 Pair = tuple[int, int]
-Shape = ctypes.Array[ctypes.c_int64]  # `Shape` of winograd.cpp
 FORWARD, BACKWARD = "ppppppn", "pppppppp"
 
 
 @lru_cache(maxsize=256)
-def shapes(images: tuple[int, ...], out: int, padding: Pair, pooled: bool) -> tuple[tuple[int, int, int, int], Shape]:
-    """Of the result, channels last, and for the kernels; from (B, C, H, W)."""
+def shapes(images: tuple[int, ...], out: int, padding: Pair, pooled: bool) -> tuple[tuple[int, int, int, int], Numbers]:
+    """Of the result, channels last, and what the kernels take; from (B, C, H, W)."""
     batch, inputs, high, wide = images
     made = (high + 2 * padding[0] - 2, wide + 2 * padding[1] - 2)
     down, across = (side // 2 if pooled else (side + 1) // 2 for side in made)
@@ -38,7 +37,7 @@ def shapes(images: tuple[int, ...], out: int, padding: Pair, pooled: bool) -> tu
 def convolve(x: Tensor, weight: Tensor, bias: Tensor | None, padding: Pair, pooled: bool) -> Tensor:
     """(B, C, H, W) -> (B, out, H made, W made), with a stride of one. `pooled`: then max_pool2d(2) and relu."""
     if torch.is_grad_enabled():
-        y: Tensor = _Winograd.apply(x, weight, bias, padding, pooled)  # type: ignore[no-untyped-call]
+        y: Tensor = _Winograd.apply(last(x), weight, bias, padding, pooled)  # type: ignore[no-untyped-call]
         return y
     return _forward(last(x), _stored(weight), bias, padding, pooled, False)[0]
 
@@ -46,7 +45,6 @@ def convolve(x: Tensor, weight: Tensor, bias: Tensor | None, padding: Pair, pool
 class _Winograd(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, padding: Pair, pooled: bool) -> Tensor:
-        x = last(x)
         y, ctx.which = _forward(x, _stored(weight), bias, padding, pooled, True)
         ctx.save_for_backward(x, weight, bias)
         ctx.padding, ctx.pooled = padding, pooled
@@ -68,7 +66,7 @@ class _Winograd(torch.autograd.Function):
         of_bias = x.new_empty(out)
         _, shape = shapes(tuple(x.shape), out, ctx.padding, ctx.pooled)
         tensors = (x, _stored(weight), last(gradients[0]), ctx.which, of_x, of_weight, of_bias)
-        kernel("winograd_backward", BACKWARD, x.dtype)(*map(address, tensors), shape)
+        run("winograd_backward", BACKWARD, tensors, shape)
         of_weight = None if of_weight is None else of_weight.permute(0, 3, 1, 2)
         return of_x, of_weight, of_bias if needed[2] else None, None, None
 
@@ -86,7 +84,7 @@ def _forward(
     size, shape = shapes(tuple(x.shape), len(stored), padding, pooled)
     y = x.new_empty(size)
     which = torch.empty_like(y) if pooled and trained else None
-    kernel("winograd_forward", FORWARD, x.dtype)(*map(address, (x, stored, bias, y, which)), shape, pooled)
+    run("winograd_forward", FORWARD, (x, stored, bias, y, which), shape, pooled)
     return y.permute(0, 3, 1, 2), which
 
 
