@@ -141,7 +141,9 @@ def test_every_command_that_trains_has_the_flag(command: list[str]) -> None:
 
 
 def test_other_kernels_are_refused_in_a_sentence() -> None:
-    with pytest.raises(fl.FedloomError, match="kernels: must be 'auto' or 'torch' \\(got fast\\)"):
+    with pytest.raises(
+        fl.FedloomError, match="kernels: must be 'auto', 'torch', 'portable' or 'native' \\(got fast\\)"
+    ):
         fl.run(FIELDS, kernels="fast")
 
 

@@ -1,13 +1,16 @@
 """What `auto` means: decided once, when a run starts, by fixed rules without timing, and stored in the run's recipe.
 
-The rule of `precision: auto` is in precision.py, that of `vmap: auto` in client/vmap/choose.py.
+The rule of `precision: auto` is in precision.py, that of `kernels: auto` in kernels.py, that of `vmap: auto` in
+client/vmap/choose.py.
 """
 
 from __future__ import annotations
 
 from fedloom.engine.client.vmap.choose import choose_vmap
 from fedloom.engine.experiment import Experiment
+from fedloom.engine.kernels import choose_kernels
 from fedloom.engine.precision import choose_precision
+from fedloom.nets.kernels.use import use_native
 
 
 def resolve(experiment: Experiment) -> tuple[Experiment, list[str]]:
@@ -17,6 +20,13 @@ def resolve(experiment: Experiment) -> tuple[Experiment, list[str]]:
         precision, reason = choose_precision(recipe, experiment.program.net, experiment.program.task.inputs)
         notes.append(f"precision: auto is {precision} here: {reason}")
         experiment = experiment.with_recipe(recipe.changed(precision=precision))
+    if recipe.kernels == "auto":
+        kernels, why = choose_kernels(experiment.recipe, experiment.program.net)
+        if why:
+            notes.append(f"kernels: auto is {kernels} here: {why}")
+        if kernels == "native":
+            use_native(experiment.program.net)
+        experiment = experiment.with_recipe(experiment.recipe.changed(kernels=kernels))
     if recipe.vmap != "off":
         vmap, reason = choose_vmap(experiment)
         if recipe.vmap == "auto":

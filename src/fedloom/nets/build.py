@@ -9,7 +9,8 @@ from torch import Tensor, nn
 
 from fedloom.data.spec import InputSpec, Shape
 from fedloom.errors import FedloomError
-from fedloom.nets.kernels.products import Kernels, use_products
+from fedloom.nets.kernels.products import use_products
+from fedloom.nets.kernels.use import Kernels
 from fedloom.nets.layers.batchnorm import BatchNormMode, set_batch_norm
 from fedloom.nets.net import Net
 from fedloom.nets.registry import BodyHead, Model, all_models, find_model, reason
@@ -19,8 +20,8 @@ from fedloom.nets.split import constants, split
 def build(model: str, inputs: InputSpec | Shape, classes: int, bn: BatchNormMode, kernels: Kernels = "auto") -> Net:
     """The named net for these inputs; weights are initialized from torch's default generator.
 
-    A shape alone means images (channels, height, width). `kernels`: "auto" selects convolution algorithms by shape
-    (products.py), "torch" uses torch's own.
+    A shape alone means images (channels, height, width). `kernels`: "torch" leaves every layer to torch; all others select
+    convolution algorithms by shape (products.py). Compiled kernels are for finished nets (`use_native`).
     """
     entry, inputs = find_model(model), InputSpec.of(inputs)
     if inputs.kind not in entry.kinds:
@@ -38,7 +39,7 @@ def build(model: str, inputs: InputSpec | Shape, classes: int, bn: BatchNormMode
     set_batch_norm(net, bn)
     if isinstance(made, nn.Module):
         net.constants = constants(net, inputs)
-    if kernels == "auto":
+    if kernels != "torch":
         use_products(net)
     for weight in net.parameters():
         if weight.dim() == 4:

@@ -256,8 +256,11 @@ class Recipe(BaseModel):
         "fp32"
     )
     kernels: Annotated[
-        Literal["auto", "torch"],
-        about("convolutions: auto (algorithm chosen by shape) | torch (PyTorch's own)"),
+        Literal["auto", "torch", "portable", "native"],
+        about(
+            "convolutions and batch normalization: torch (PyTorch's own) | portable (algorithms chosen by shape) | native "
+            "(compiled, by the system's C++ compiler) | auto (native where it can be built and serves the net)"
+        ),
         FLAG,
         LATER,
     ] = "auto"
@@ -461,7 +464,9 @@ class Recipe(BaseModel):
 def _later(model: BaseModel) -> set[str]:
     """Its fields of marker `LATER` that have their default."""
     fields = type(model).model_fields.items()
-    return {name for name, field in fields if LATER in field.metadata and getattr(model, name) == field.default}
+    usual = {name for name, field in fields if LATER in field.metadata and getattr(model, name) == field.default}
+    # until it is resolved, and in recipes from before there was a choice, `auto` is portable
+    return usual | {"kernels"} if getattr(model, "kernels", None) == "portable" else usual
 
 
 def _marked(marker: str) -> tuple[str, ...]:

@@ -40,6 +40,8 @@ def refuse_other_recipe(folder: RunFolder, wanted: Recipe) -> None:
     stored = folder.recipe()
     if wanted.precision == "auto":  # decided where the run began, which may have been another machine
         wanted = wanted.changed(precision=stored.precision)
+    if wanted.kernels == "auto":
+        wanted = wanted.changed(kernels="portable" if stored.kernels == "auto" else stored.kernels)
     experiment = resolve(prepare(wanted))[0]
     now = experiment.program.stored_recipe()
     if stored.digest() != now.digest():

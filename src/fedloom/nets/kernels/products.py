@@ -10,13 +10,14 @@ Otherwise, with at most SMALL pixels in an output map,
 - a depthwise one is padded beforehand.
 
 It is the same sum in another order. The choice depends on shapes alone, never on timing, so the same recipe has the
-same bits. Figures: docs/speed.md, by benchmarks/kernels.py. `kernels: torch` in the recipe disables all of this.
+same bits. Figures: docs/speed.md, by benchmarks/kernels.py. `kernels: torch` in the recipe disables all of this;
+`kernels: native` tries compiled kernels first (native/).
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any, Literal
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -24,8 +25,8 @@ from torch import Tensor, nn
 from torch.nn.grad import conv2d_input
 
 from fedloom.nets.kernels import spectra
+from fedloom.nets.kernels.native.convolve import convolve
 
-Kernels = Literal["auto", "torch"]
 Pair = tuple[int, int]
 SMALL = 64  # pixels of a map; the copies that unfolding makes cost more than they gain in larger ones
 LARGEST = 1 << 23  # numbers in an unfolded input: 32 MB, about a processor's cache
@@ -41,6 +42,8 @@ def use_products(net: nn.Module) -> None:
 
 
 class Conv2d(nn.Conv2d):
+    native = False  # whether compiled kernels are tried first
+
     def _conv_forward(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         stride, padding = _pair(self.stride), _pair(self.padding)
         kernel = (weight.shape[2], weight.shape[3])
@@ -48,6 +51,8 @@ class Conv2d(nn.Conv2d):
             return self._torch(x, weight, bias)
         if self.in_channels == 1:  # torch cannot tell how such weights are stored, and makes maps of separate channels
             weight = weight.squeeze(1).unsqueeze(-1).permute(0, 3, 1, 2)
+        if self.native and (y := convolve(x, weight, bias, stride, padding, self.groups)) is not None:
+            return y
         if self._spectral(x):
             return spectra.convolve(x, weight, bias, padding)
         made = _sizes(x, kernel, stride, padding)
@@ -61,9 +66,16 @@ class Conv2d(nn.Conv2d):
             pixels = x[:, :, :: stride[0], :: stride[1]].permute(0, 2, 3, 1)
             return F.linear(pixels, weight.flatten(1), bias).permute(0, 3, 1, 2)
         elif torch.is_grad_enabled() and _pays(math.prod((len(x), *made, *weight.shape[1:])), len(weight)):
-            y: Tensor = _Convolve.apply(x, weight, bias, stride, padding)  # type: ignore[no-untyped-call]
-            return y
+            output: Tensor = _Convolve.apply(x, weight, bias, stride, padding)  # type: ignore[no-untyped-call]
+            return output
         return self._torch(x, weight, bias)
+
+    def pooled(self, x: Tensor) -> Tensor | None:
+        """This convolution, then max_pool2d(2) and relu, by a compiled kernel; None where there is none."""
+        if not self.native:
+            return None
+        stride, padding = _pair(self.stride), _pair(self.padding)
+        return convolve(x, self.weight, self.bias, stride, padding, self.groups, pooled=True)
 
     def _spectral(self, x: Tensor) -> bool:
         if self.groups > 1 or self.stride != (1, 1) or x.dtype not in spectra.DTYPES:

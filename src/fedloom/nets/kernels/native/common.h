@@ -1,0 +1,93 @@
+// What all kernels share: vectors as wide as the processor's, and the names under which functions are exported.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+
+#if defined(__AVX512F__)
+#define VECTOR_BYTES 64
+#elif defined(__AVX__)
+#define VECTOR_BYTES 32
+#else
+#define VECTOR_BYTES 16
+#endif
+
+#define INLINE inline __attribute__((always_inline))
+#define UNROLL _Pragma("GCC unroll 16")  // loops over vectors that are to stay in registers
+
+// One function of the library for numbers of one type: EXPORT(name, f32)(...).
+#define EXPORT(name, type) extern "C" __attribute__((visibility("default"))) void fedloom_##name##_##type
+
+template <typename T> struct Vectors;
+template <> struct Vectors<float> {
+    typedef float type __attribute__((vector_size(VECTOR_BYTES)));
+    typedef float loose __attribute__((vector_size(VECTOR_BYTES), aligned(4), may_alias));
+    typedef int32_t mask __attribute__((vector_size(VECTOR_BYTES)));
+};
+template <> struct Vectors<double> {
+    typedef double type __attribute__((vector_size(VECTOR_BYTES)));
+    typedef double loose __attribute__((vector_size(VECTOR_BYTES), aligned(8), may_alias));
+    typedef int64_t mask __attribute__((vector_size(VECTOR_BYTES)));
+};
+
+template <typename T> using Vec = typename Vectors<T>::type;
+template <typename T> constexpr int64_t LANES = VECTOR_BYTES / sizeof(T);
+
+template <typename T> INLINE Vec<T> load(const T* from) { return *(const typename Vectors<T>::loose*)from; }
+template <typename T> INLINE void store(T* to, Vec<T> value) { *(typename Vectors<T>::loose*)to = value; }
+
+// The first `count` lanes; the others are zero.
+template <typename T> INLINE Vec<T> load(const T* from, int64_t count) {
+    T lanes[LANES<T>] = {};
+    std::memcpy(lanes, from, count * sizeof(T));
+    return load(lanes);
+}
+template <typename T> INLINE void store(T* to, Vec<T> value, int64_t count) {
+    T lanes[LANES<T>];
+    store(lanes, value);
+    std::memcpy(to, lanes, count * sizeof(T));
+}
+template <typename T> INLINE Vec<T> splat(T value) { return value - Vec<T>{}; }
+
+// A whole number that is known when compiling, as an argument.
+template <int64_t N> struct Number { static constexpr int64_t value = N; };
+
+// All lanes, or where the last vector of a row is cut, the first `count`.
+template <bool WHOLE, typename T> INLINE Vec<T> get(const T* from, int64_t count) {
+    if constexpr (WHOLE) return load(from);
+    else return load(from, count);
+}
+template <bool WHOLE, typename T> INLINE void put(T* to, Vec<T> value, int64_t count) {
+    if constexpr (WHOLE) store(to, value);
+    else store(to, value, count);
+}
+
+// Walks over the channels of a row in blocks of several vectors: work(first channel, vectors, whole, lanes of a cut one).
+template <typename T, typename Work> INLINE void each_block(int64_t channels, Work work) {
+    constexpr int64_t L = LANES<T>;
+    int64_t c = 0;
+    for (; channels - c >= 8 * L; c += 8 * L) work(c, Number<8>{}, Number<1>{}, L);
+    if (channels - c >= 4 * L) work(c, Number<4>{}, Number<1>{}, L), c += 4 * L;
+    if (channels - c >= 2 * L) work(c, Number<2>{}, Number<1>{}, L), c += 2 * L;
+    if (channels - c >= L) work(c, Number<1>{}, Number<1>{}, L), c += L;
+    if (channels > c) work(c, Number<1>{}, Number<0>{}, channels - c);
+}
+
+// Adds lanes to totals in double precision.
+template <typename T> INLINE void add_lanes(double* totals, Vec<T> value, int64_t count = LANES<T>) {
+    alignas(VECTOR_BYTES) T lanes[LANES<T>];
+    store(lanes, value);
+    for (int64_t lane = 0; lane < count; ++lane) totals[lane] += (double)lanes[lane];
+}
+
+// Hands out pieces of one block of memory, each at the beginning of a cache line.
+struct Workspace {
+    char* next;
+    template <typename N> N* take(int64_t count) {
+        char* piece = (char*)(((uintptr_t)next + 63) / 64 * 64);
+        next = piece + count * sizeof(N);
+        return (N*)piece;
+    }
+};

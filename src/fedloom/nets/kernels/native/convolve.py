@@ -1,0 +1,68 @@
+"""Which convolutions have a compiled kernel."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from fedloom.nets.kernels import spectra
+from fedloom.nets.kernels.native import depthwise, stem, winograd
+from fedloom.nets.kernels.native.applies import alike, plain
+
+Pair = tuple[int, int]
+FEW = 4  # channels of an image
+NARROW = 16  # channels, which fill a vector
+LARGEST = 7  # side of a first layer's kernel
+TILES = 64  # of all images; with fewer, the weight's gradient is less exact than torch's
+WIDE = 1 << 15  # pairs of channels; from here on products of spectra are faster
+
+
+def serves(conv: nn.Conv2d) -> bool:
+    """Whether there is a kernel for some shape of this layer's inputs."""
+    if depthwise.serves(conv):
+        return True
+    if conv.groups > 1 or conv.stride != (1, 1):
+        return False
+    if conv.in_channels <= FEW:
+        return max(conv.kernel_size) <= LARGEST
+    return conv.kernel_size == (3, 3) and min(conv.in_channels, conv.out_channels) >= NARROW
+
+
+def convolve(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    stride: Pair,
+    padding: Pair,
+    groups: int,
+    pooled: bool = False,
+) -> Tensor | None:
+    """The convolution by a compiled kernel; None where there is none for these shapes. Shapes alone decide.
+
+    `pooled`: followed by max_pool2d(2) and relu.
+    """
+    if not plain(x):
+        return None
+    if not pooled and depthwise.applies(x, weight, bias, stride, padding, groups):
+        return depthwise.depthwise(x, weight, bias, stride[0])
+    if groups > 1 or stride != (1, 1) or x.shape[1] != weight.shape[1] or not alike(x, weight, bias):
+        return None
+    taps = (weight.shape[2], weight.shape[3])
+    high, wide = (x.shape[axis + 2] + 2 * padding[axis] - taps[axis] + 1 for axis in (0, 1))
+    if min(high, wide) < (2 if pooled else 1):
+        return None
+    if x.shape[1] <= FEW:
+        return stem.convolve(x, weight, bias, padding, pooled) if max(taps) <= LARGEST and not x.requires_grad else None
+    if taps == (3, 3) and _tiled(x, len(weight), (high, wide), padding):
+        return winograd.convolve(x, weight, bias, padding, pooled)
+    return None
+
+
+def _tiled(x: Tensor, out: int, made: Pair, padding: Pair) -> bool:
+    """Whether Winograd's way is the fastest: it is, but where spectra are as small and channels many."""
+    batch, inputs, high, wide = x.shape
+    if min(inputs, out) < NARROW or batch * ((made[0] + 1) // 2) * ((made[1] + 1) // 2) < TILES:
+        return False
+    if inputs * out < WIDE:
+        return True
+    return not spectra.pays(batch, (inputs, out), (high, wide), (3, 3), padding, torch.is_grad_enabled())

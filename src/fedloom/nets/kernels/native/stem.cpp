@@ -1,0 +1,192 @@
+// Convolutions of images, which have few channels, channels last: the direct sum, in windows of 2x2 pixels of the output.
+//
+// A window may be pooled at once: the largest of its four numbers, and where it was, are then all that is written. Images
+// need no gradient, so there is none of the input.
+#include "common.h"
+
+#include <vector>
+
+namespace {
+
+struct Stem {
+    int64_t images, high, wide, in, out, above, left, kernel_high, kernel_wide, made_high, made_wide, down, across;
+    int64_t row() const { return (2 * across + kernel_wide - 1) * in; }   // of a padded image
+    int64_t lines() const { return 2 * down + kernel_high - 1; }
+    int64_t taps() const { return kernel_high * kernel_wide * in; }
+    int64_t windows() const { return down * across; }
+};
+
+// What is in front of each tap, from the first pixel under a kernel, in a padded image.
+std::vector<int64_t> tap_offsets(const Stem& s) {
+    std::vector<int64_t> offsets;
+    for (int64_t i = 0; i < s.kernel_high; ++i)
+        for (int64_t j = 0; j < s.kernel_wide * s.in; ++j) offsets.push_back(i * s.row() + j);
+    return offsets;
+}
+
+// An image with its border, and zeros where the last windows reach beyond it.
+template <typename T> void pad(const T* image, T* padded, const Stem& s) {
+    std::memset(padded, 0, s.lines() * s.row() * sizeof(T));
+    const int64_t columns = std::min(s.wide * s.in, s.row() - s.left * s.in);
+    for (int64_t i = 0; i < s.high && i + s.above < s.lines(); ++i)
+        std::memcpy(padded + (i + s.above) * s.row() + s.left * s.in, image + i * s.wide * s.in, columns * sizeof(T));
+}
+
+// Where a window's four numbers are in a map; those beyond it are in `nowhere`.
+template <typename T> INLINE void places(T* y, T* nowhere, const Stem& s, int64_t image, int64_t window, T** four) {
+    for (int k = 0; k < 4; ++k) {
+        const int64_t row = window / s.across * 2 + k / 2, column = window % s.across * 2 + k % 2;
+        const bool outside = row >= s.made_high || column >= s.made_wide;
+        four[k] = outside ? nowhere : y + ((image * s.made_high + row) * s.made_wide + column) * s.out;
+    }
+}
+
+// Blocks of channels that leave registers for four numbers each.
+template <typename T, typename Work> INLINE void each_channels(int64_t channels, Work work) {
+    constexpr int64_t L = LANES<T>, K = VECTOR_BYTES == 64 ? 4 : 2;
+    int64_t c = 0;
+    for (; channels - c >= K * L; c += K * L) work(c, Number<K>{}, Number<1>{}, L);
+    if (K == 4 && channels - c >= 2 * L) work(c, Number<2>{}, Number<1>{}, L), c += 2 * L;
+    if (channels - c >= L) work(c, Number<1>{}, Number<1>{}, L), c += L;
+    if (channels > c) work(c, Number<1>{}, Number<0>{}, channels - c);
+}
+
+template <typename T> INLINE int64_t corner(const Stem& s, int64_t window) {
+    return window / s.across * 2 * s.row() + window % s.across * 2 * s.in;
+}
+
+// which: where pooling found the largest numbers; DEAD where the ReLU made a zero
+constexpr int DEAD = 4;
+
+template <typename T, bool POOLED>
+void forward(const T* x, const T* weight, const T* bias, T* y, T* which, const Stem& s) {
+    const int64_t taps = s.taps();
+    const std::vector<int64_t> offsets = tap_offsets(s);
+    std::vector<T> padded(s.lines() * s.row()), turned(taps * s.out), nowhere(s.out);
+    for (int64_t o = 0; o < s.out; ++o)
+        for (int64_t tap = 0; tap < taps; ++tap) turned[tap * s.out + o] = weight[o * taps + tap];
+    for (int64_t image = 0; image < s.images; ++image) {
+        pad(x + image * s.high * s.wide * s.in, padded.data(), s);
+        each_channels<T>(s.out, [&](int64_t c, auto vectors, auto whole, int64_t count) {
+            constexpr int64_t K = decltype(vectors)::value, L = LANES<T>;
+            constexpr bool W = decltype(whole)::value;
+            Vec<T> shift[K];
+            for (int64_t k = 0; k < K; ++k) shift[k] = bias ? get<W>(bias + c + k * L, count) : Vec<T>{};
+            for (int64_t window = 0; window < s.windows(); ++window) {
+                const T* first = padded.data() + corner<T>(s, window);
+                Vec<T> sums[4][K] = {};
+                for (int64_t tap = 0; tap < taps; ++tap) {
+                    const T* at = first + offsets[tap];
+                    const T four[4] = {at[0], at[s.in], at[s.row()], at[s.row() + s.in]};
+                    for (int64_t k = 0; k < K; ++k) {
+                        const Vec<T> w = get<W>(&turned[tap * s.out + c + k * L], count);
+                        for (int q = 0; q < 4; ++q) sums[q][k] += w * four[q];
+                    }
+                }
+                if (POOLED) {
+                    const int64_t to = (image * s.windows() + window) * s.out + c;
+                    for (int64_t k = 0; k < K; ++k) {
+                        Vec<T> most = sums[0][k], place = {};
+                        for (int q = 1; q < 4; ++q) {
+                            const auto more = (sums[q][k] > most) | (sums[q][k] != sums[q][k]);
+                            most = more ? sums[q][k] : most;
+                            place = more ? splat<T>(q) : place;
+                        }
+                        most += shift[k];
+                        put<W>(y + to + k * L, most <= 0 ? Vec<T>{} : most, count);
+                        if (which) put<W>(which + to + k * L, most <= 0 ? splat<T>(DEAD) : place, count);
+                    }
+                } else {
+                    T* four[4];
+                    places(y, nowhere.data(), s, image, window, four);
+                    for (int q = 0; q < 4; ++q)
+                        for (int64_t k = 0; k < K; ++k) put<W>(four[q] + c + k * L, sums[q][k] + shift[k], count);
+                }
+            }
+        });
+    }
+}
+
+// Sums over the windows of a row are added to those of the other rows: errors grow with the root of the number of pixels.
+template <typename T, bool POOLED, int64_t R, int64_t K, bool W>
+INLINE void weight_rows(const T* padded, const T* g, const T* which, const T* zeros, const int64_t* offsets, T* sums, const Stem& s, int64_t image, int64_t c, int64_t count) {
+    constexpr int64_t L = LANES<T>;
+    for (int64_t i = 0; i < s.down; ++i) {
+        Vec<T> parts[R][K] = {};
+        for (int64_t window = i * s.across; window < (i + 1) * s.across; ++window) {
+            const T* first = padded + corner<T>(s, window);
+            const int64_t from = (image * s.windows() + window) * s.out + c;
+            const T* four[4];
+            if (!POOLED) places<const T>(g, zeros, s, image, window, four);
+            for (int q = 0; q < 4; ++q) {
+                const T* at = first + q / 2 * s.row() + q % 2 * s.in;
+                Vec<T> value[K];
+                for (int64_t k = 0; k < K; ++k) {
+                    if (POOLED) {
+                        const Vec<T> place = get<W>(which + from + k * L, count);
+                        value[k] = place == splat<T>(q) ? get<W>(g + from + k * L, count) : Vec<T>{};
+                    } else value[k] = get<W>(four[q] + c + k * L, count);
+                }
+                for (int64_t r = 0; r < R; ++r)
+                    for (int64_t k = 0; k < K; ++k) parts[r][k] += value[k] * at[offsets[r]];
+            }
+        }
+        for (int64_t r = 0; r < R; ++r)
+            for (int64_t k = 0; k < K; ++k) {
+                T* to = sums + r * s.out + c + k * L;
+                put<W>(to, get<W>(to, count) + parts[r][k], count);
+            }
+    }
+}
+
+template <typename T, bool POOLED>
+void backward(const T* x, const T* g, const T* which, T* of_weight, T* of_bias, const Stem& s) {
+    constexpr int64_t L = LANES<T>;
+    const int64_t taps = s.taps(), gradients = POOLED ? s.windows() : s.made_high * s.made_wide;
+    const std::vector<int64_t> offsets = tap_offsets(s);
+    std::vector<T> padded(s.lines() * s.row()), sums((taps + 1) * s.out), totals((taps + 1) * s.out), zeros(s.out);
+    for (int64_t image = 0; image < s.images; ++image) {
+        pad(x + image * s.high * s.wide * s.in, padded.data(), s);
+        std::fill(sums.begin(), sums.end(), T(0));
+        for (int64_t at = image * gradients; at < (image + 1) * gradients; ++at)
+            for (int64_t o = 0; o < s.out; ++o) {
+                const T value = g[at * s.out + o];
+                sums[taps * s.out + o] += !POOLED || which[at * s.out + o] < DEAD ? value : T(0);
+            }
+        const auto over = [&](int64_t c, auto vectors, auto whole, int64_t count) {
+            int64_t tap = 0;
+            const auto rows = [&](auto number) {
+                weight_rows<T, POOLED, decltype(number)::value, decltype(vectors)::value, decltype(whole)::value>(
+                    padded.data(), g, which, zeros.data(), &offsets[tap], &sums[tap * s.out], s, image, c, count);
+                tap += decltype(number)::value;
+            };
+            while (taps - tap >= 9) rows(Number<9>{});
+            while (taps - tap >= 3) rows(Number<3>{});
+            while (taps > tap) rows(Number<1>{});
+        };
+        int64_t c = 0;
+        if (VECTOR_BYTES == 64)
+            for (; s.out - c >= 2 * L; c += 2 * L) over(c, Number<2>{}, Number<1>{}, L);
+        for (; s.out - c >= L; c += L) over(c, Number<1>{}, Number<1>{}, L);
+        if (s.out > c) over(c, Number<1>{}, Number<0>{}, s.out - c);
+        for (size_t at = 0; at < totals.size(); ++at) totals[at] += sums[at];
+    }
+    for (int64_t o = 0; o < s.out; ++o) {
+        for (int64_t tap = 0; tap < taps; ++tap) of_weight[o * taps + tap] = totals[tap * s.out + o];
+        of_bias[o] = totals[taps * s.out + o];
+    }
+}
+
+}  // namespace
+
+#define FUNCTIONS(T, type)                                                                                             \
+    EXPORT(stem_forward, type)                                                                                         \
+    (const T* x, const T* weight, const T* bias, T* y, T* which, const Stem* shapes, int64_t pooled) {                 \
+        (pooled ? forward<T, true> : forward<T, false>)(x, weight, bias, y, which, *shapes);                           \
+    }                                                                                                                  \
+    EXPORT(stem_backward, type)                                                                                        \
+    (const T* x, const T* g, const T* which, T* of_weight, T* of_bias, const Stem* shapes, int64_t pooled) {           \
+        (pooled ? backward<T, true> : backward<T, false>)(x, g, which, of_weight, of_bias, *shapes);                   \
+    }
+FUNCTIONS(float, f32)
+FUNCTIONS(double, f64)
