@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,7 @@ def read_recipe(path: str | Path) -> dict[str, Any]:
     try:
         with Path(path).open("rb") as file:
             text = file.read(4 * TEXT + 1).decode("utf-8")
-        fields = parse(text)
+        fields = deepcopy(_parse(text))
     except OSError as error:
         raise FedloomError(f"recipe: cannot read {path}: {error.strerror}") from None
     except UnicodeDecodeError:
@@ -29,6 +31,10 @@ def read_recipe(path: str | Path) -> dict[str, Any]:
     if not isinstance(fields, dict):
         raise FedloomError(f"recipe: {path} must hold fields such as `method: fedavg`, one per line")
     return fields
+
+
+# the recipe of a run folder is read several times, and parsing YAML takes milliseconds
+_parse = lru_cache(maxsize=64)(parse)
 
 
 def assign(fields: dict[str, Any], setting: str) -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean
+from statistics import fmean, stdev
 from typing import Generic, TypeVar
 
 from fedloom.evaluation.metrics import Metric
@@ -95,9 +95,10 @@ def paired(values: Sequence[float], others: Sequence[float]) -> float | None:
     differences = [round(a - b, 12) for a, b in zip(values, others, strict=True)]
     if len(differences) < MIN_SEEDS or len(set(differences)) == 1:
         return None
-    from scipy.stats import ttest_rel  # slow to import
+    from scipy.special import stdtr  # slow to import; scipy.stats takes four times as long
 
-    return float(ttest_rel(values, others).pvalue)
+    error = stdev(differences) / math.sqrt(len(differences))
+    return float(2 * stdtr(len(differences) - 1, -abs(fmean(differences)) / error))
 
 
 def holm(p_values: Mapping[Key, float]) -> dict[Key, float]:
