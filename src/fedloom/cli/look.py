@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,10 +22,12 @@ from fedloom.nets import list_models
 from fedloom.papers.listing import list_protocols
 from fedloom.papers.nearest import nearest
 from fedloom.report.analysis import analysis_tables
+from fedloom.report.bench import bench_tables
 from fedloom.report.page.watch import HOST, serve
 from fedloom.report.split_view import split_view
-from fedloom.report.table import description, listing, plain_table, size
+from fedloom.report.table import description, listing, size
 from fedloom.runs.analyze import WHAT
+from fedloom.runs.bench import MEASUREMENTS, Effort, machine, read_stored, save_stored, speed_up
 from fedloom.runs.bench import bench as run_bench
 
 Folders = Annotated[list[Path], Argument(help="run folders, or folders of runs", show_default=False)]
@@ -170,13 +173,29 @@ def list_(
 
 
 def bench(
-    seconds: Annotated[float, Option(help="time for each workload")] = 20.0,
-    only: Annotated[str | None, Option(help="one workload: lenet | cnn | mobilenet", show_default=False)] = None,
+    seconds: Annotated[float | None, Option(help="time for each workload", show_default="20; quick: 1")] = None,
+    only: Annotated[str | None, Option(help=f"one of: {', '.join(MEASUREMENTS)}", show_default=False)] = None,
     precision: Annotated[str, Option(help="fp32 | bf16")] = "fp32",
+    quick: Annotated[bool, Option("--quick", help="few and short repetitions")] = False,
+    as_json: Annotated[bool, Option("--json", help="print the figures as JSON")] = False,
+    save: Annotated[bool, Option("--save", help="store the figures, to compare later ones with")] = False,
+    stored: Annotated[
+        Path | None,
+        Option(help="file of stored figures", show_default="bench.json in the cache folder"),
+    ] = None,
 ) -> None:
-    """Measure training speed against the matrix-product limit of this machine."""
-    rows = run_bench(seconds, only, precision, console.note)
-    table = plain_table(f"{precision}, one process per core", list(rows[0]))
-    for row in rows:
-        table.add_row(*row.values())
-    console.out.print(table)
+    """Measure the speed of this machine: training against matrix products, start-up, evaluation, aggregation, tuning.
+
+    Stored figures of the same processor, number of cores and version of torch are shown beside the new ones.
+    """
+    effort = Effort((1.0 if quick else 20.0) if seconds is None else seconds, precision, quick)
+    before = read_stored(effort, stored)
+    figures = list(run_bench(effort, only, console.note))
+    if as_json:
+        content = [{**figure.to_json(), "speed_up": speed_up(figure, before)} for figure in figures]
+        console.line(json.dumps({"machine": machine(effort), "figures": content}, indent=2))
+    else:
+        for table in bench_tables(figures, before, precision):
+            console.out.print(table)
+    if save:
+        console.note(f"stored: {save_stored(figures, effort, stored)}")

@@ -1,4 +1,4 @@
-"""Speed of this machine: samples per second for three workloads, and their share of the matrix-product limit.
+"""Training speed: samples per second of several nets, and their share of the matrix-product limit.
 
 The limit is the speed of matrix products in one single-threaded process per worker, all at once. A
 workload's share of it is its floating-point operations (forward and backward, counted by torch) over its seconds.
@@ -9,20 +9,16 @@ from __future__ import annotations
 import multiprocessing
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import torch
 
 from fedloom.engine.backends.fork import count, keep_freed_memory
-from fedloom.engine.experiment import prepare
-from fedloom.errors import FedloomError, shown
 from fedloom.nets import build
-from fedloom.recipe import Recipe, recipe
-from fedloom.runs.federation import federation
-from fedloom.runs.folder import create
+from fedloom.runs.bench.figure import Effort, Figure
+from fedloom.runs.bench.rounds import random_data, random_images, timed_rounds
 
 
 @dataclass(frozen=True)
@@ -41,93 +37,53 @@ WORKLOADS = (
     Workload("lenet", "LeNet 32x32, 10 clients x 500, batch 50", "lenet", (32, 32, 3), 10, 10, 500, 50),
     Workload("cnn", "small CNN 28x28, 50 clients x 50, batch 10", "cnn", (28, 28, 1), 1000, 50, 50, 10),
     Workload("mobilenet", "MobileNet 32x32, 10 clients x 500, batch 50", "mobilenet", (32, 32, 3), 10, 10, 500, 50),
+    Workload("vgg11", "VGG11 32x32, 4 clients x 250, batch 50", "vgg11", (32, 32, 3), 4, 4, 250, 50),
+    Workload("resnet18", "ResNet18 32x32, 2 clients x 100, batch 50", "resnet18", (32, 32, 3), 2, 2, 100, 50),
 )
 
-DAY = 86_400  # seconds, the longest that a workload may be measured
 SIDE = 1024  # of the matrices whose product is the limit
 
 
-def bench(seconds: float, only: str | None, precision: str, say: Callable[[str], None]) -> list[dict[str, str]]:
-    """Measure all workloads, or one; one printable row each."""
-    workloads = [w for w in WORKLOADS if only in (None, w.name)]
-    if not workloads:
-        raise FedloomError(f"only: {shown(only)} is unknown; allowed are {', '.join(w.name for w in WORKLOADS)}")
-    if not 0 <= seconds <= DAY:
-        raise FedloomError(f"seconds: must be 0 to {DAY} (got {seconds:g})")
-    workers = count("auto", "cpu")
-    rows = []
-    for workload in workloads:
-        say(f"measuring {workload.title} …")
-        before = limit(workers)
-        timed = measure(workload, seconds, precision)
-        ceiling = max(before, limit(workers))
-        samples = workload.cohort * workload.samples / timed.round
-        speed = samples * operations(workload) / 1e9
-        rows.append(
-            {
-                "workload": workload.name,
-                "s/round": f"{timed.round:.3f}",
-                "samples/s": f"{samples:,.0f}",
-                "GFLOP/s": f"{speed:.0f}",
-                "limit": f"{ceiling:.0f}",
-                "share": f"{100 * speed / ceiling:.0f} %",
-                "overhead": f"{100 * timed.overhead:.1f} %",
-                "first round": f"{timed.ready:.1f} s",
+def training(workload: Workload) -> Callable[[Effort, Callable[[str], None]], Iterator[Figure]]:
+    """The measurement of a workload: rounds of plain FedAvg on random images."""
+
+    def run(effort: Effort, _: Callable[[str], None]) -> Iterator[Figure]:
+        workers, pause = count("auto", "cpu"), 0.3 if effort.quick else 1.0
+        cohort = min(max(workload.cohort // 5, workers), workload.cohort) if effort.quick else workload.cohort
+        before = limit(workers, pause)
+        with tempfile.TemporaryDirectory() as folder:
+            images = random_images(workload.clients * workload.samples + 10, workload.shape)
+            fields = {
+                "data": random_data(Path(folder), images, 10),
+                "clients": workload.clients,
+                "fraction": cohort / workload.clients,
+                "model": workload.model,
+                "batch": workload.batch,
+                "precision": effort.precision,
             }
-        )
-    return rows
-
-
-@dataclass(frozen=True)
-class Timed:
-    round: float  # median seconds
-    overhead: float  # share of the workers' time that is not forward, backward and step
-    ready: float  # seconds from the recipe to the end of the first round
-
-
-def measure(workload: Workload, seconds: float, precision: str) -> Timed:
-    """Rounds of plain FedAvg on random images until the time is up, at least three after the first."""
-    with tempfile.TemporaryDirectory() as folder:
-        given = _recipe(workload, Path(folder), precision)
-        began = time.perf_counter()
-        experiment = prepare(given)
-        with federation(experiment, create(experiment, Path(folder) / "run")) as fed:
-            fed.round()
-            ready = time.perf_counter() - began
-            rounds: list[float] = []
-            while len(rounds) < 3 or time.perf_counter() - began < seconds:
-                rounds.append(float(fed.round()["seconds"]))
-            middle = float(np.median(rounds))
-            bare = _bare(workload, experiment.recipe.precision, fed.backend.count)
-    return Timed(middle, max(0.0, 1 - bare / middle), ready)
-
-
-def _recipe(workload: Workload, folder: Path, precision: str) -> Recipe:
-    draw = np.random.default_rng(0)
-    count = workload.clients * workload.samples
-    images = draw.integers(0, 256, (count + 10, *workload.shape), dtype=np.uint8)
-    labels = draw.integers(0, 10, count + 10)
-    path = folder / "random.npz"
-    np.savez(path, train_x=images[10:], train_y=labels[10:], test_x=images[:10], test_y=labels[:10])
-    return recipe(
-        {
-            "data": str(path),
-            "split": "iid",
-            "clients": workload.clients,
-            "fraction": workload.cohort / workload.clients,
-            "model": workload.model,
-            "batch": workload.batch,
-            "lr": 0.01,
-            "bn": "batch",
-            "rounds": 1_000_000,
-            "precision": precision,
+            timed = timed_rounds(fields, effort.seconds, 2 if effort.quick else 3)
+        bare = _bare(workload, cohort, effort.precision, timed.workers)
+        ceiling = max(before, limit(workers, pause))
+        samples = cohort * workload.samples / timed.round
+        speed = samples * operations(workload) / 1e9
+        columns = {
+            "s/round": f"{timed.round:.3f}",
+            "samples/s": f"{samples:,.0f}",
+            "GFLOP/s": f"{speed:.0f}",
+            "limit": f"{ceiling:.0f}",
+            "share": f"{100 * speed / ceiling:.0f} %",
+            # of the workers' time: what is not forward, backward and step
+            "overhead": f"{100 * max(0.0, 1 - bare / timed.round):.1f} %",
+            "first round": f"{timed.ready:.1f} s",
         }
-    )
+        yield Figure(workload.name, workload.title, samples, "samples/s", columns=columns)
+
+    return run
 
 
-def _bare(workload: Workload, precision: str, workers: int) -> float:
+def _bare(workload: Workload, cohort: int, precision: str, workers: int) -> float:
     """Seconds that a round's forward and backward passes and SGD steps alone take, by a plain loop in as many workers."""
-    steps = workload.cohort * workload.samples // workload.batch
+    steps = cohort * workload.samples // workload.batch
     with multiprocessing.get_context("fork").Pool(workers, keep_freed_memory) as pool:
         times = pool.map(_steps, [(workload, precision, max(steps // workers, 1))] * workers, chunksize=1)
     return max(times)
@@ -178,10 +134,10 @@ def operations(workload: Workload) -> float:
     return (3 * sum(counts) - counts[0]) / workload.batch
 
 
-def limit(workers: int) -> float:
+def limit(workers: int, seconds: float = 1.0) -> float:
     """GFLOP/s of float32 matrix products in as many one-thread processes at once."""
     with multiprocessing.get_context("fork").Pool(workers) as pool:
-        return float(sum(pool.map(_multiply, [1.0] * workers, chunksize=1)))
+        return float(sum(pool.map(_multiply, [seconds] * workers, chunksize=1)))
 
 
 def _multiply(seconds: float) -> float:
