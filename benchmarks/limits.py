@@ -3,7 +3,7 @@
     aggregation  checking and averaging uploads of 10 clients with 10 million parameters
     augment      crop+flip as a share of a training step, LeNet and MobileNet at batch 50
     evaluation   evaluation of 2,000 images against bare forward passes, in one process
-    teachers     forward passes of frozen nets per batch, and seconds per step relative to fedavg
+    teachers     forward passes of frozen nets per batch over five epochs, and seconds per step relative to fedavg
     spill        SCAFFOLD, LeNet, 2,000 clients that all take part: memory of the main process and its workers
     clients      seconds per round and memory, 100 against 100,000 clients, cohort 10
     start        seconds until the first round, without those of importing torch
@@ -86,7 +86,7 @@ def evaluation() -> None:
         say("evaluation", f"{model}: {ratio:.3f} x its bare forward passes (cpu, interleaved)")
 
 
-def teachers() -> None:
+def teachers(epochs: int = 5) -> None:
     methods = ("fedavg", "fd", "kd", "fd + kd", "moon", "fd + kd + moon")
     feds: dict[str, Federation] = {}
     counts: dict[str, float] = {}
@@ -96,7 +96,7 @@ def teachers() -> None:
         data = _images(folder, 400, 10, (32, 32, 3))
         for method in methods:
             fields = {"data": data, "split": "iid", "clients": 2, "fraction": 1.0, "model": "lenet", "batch": 50}
-            experiment = prepare(recipe({**fields, "method": method, "workers": 1, "lr": 0.001}))
+            experiment = prepare(recipe({**fields, "method": method, "workers": 1, "lr": 0.001, "epochs": epochs}))
             place = create(experiment, folder / method.replace(" ", ""))
             feds[method] = stack.enter_context(federation(experiment, place))
             workers = feds[method].backend
@@ -107,20 +107,26 @@ def teachers() -> None:
             for method, fed in feds.items():
                 passes, made = 0, TeacherOutputs.__init__
 
-                def counted(self: TeacherOutputs, net: Net, x: torch.Tensor, made: Callable[..., None] = made) -> None:
+                def counted(
+                    self: TeacherOutputs,
+                    net: Net,
+                    x: torch.Tensor,
+                    features: torch.Tensor | None = None,
+                    made: Callable[..., None] = made,
+                ) -> None:
                     nonlocal passes
-                    passes += 1
-                    made(self, net, x)
+                    passes += features is None
+                    made(self, net, x, features)
 
                 TeacherOutputs.__init__ = counted  # type: ignore[method-assign]
                 began = time.process_time()
                 fed.round()
                 spent[method].append(time.process_time() - began)
                 TeacherOutputs.__init__ = made  # type: ignore[method-assign]
-                counts[method] = passes / 8
+                counts[method] = passes / (8 * epochs)
     for method in methods:
         ratio = median(spent[method]) / median(spent["fedavg"])
-        say("teachers", f"{method}: {counts[method]:.0f} teacher passes per batch, {ratio:.2f} x fedavg (cpu)")
+        say("teachers", f"{method}, {epochs} epochs: {counts[method]:.1f} passes per batch, {ratio:.2f} x fedavg (cpu)")
 
 
 def spill(count: int = 2000, cohort: int = 20, budget: int = 1024) -> None:

@@ -35,11 +35,11 @@ class FineTunedMetric:
 
     @property
     def initial(self) -> dict[str, float | int]:
-        return self.curve[0]
+        return self._summary(self.values[0], self.tested)
 
     @property
     def personal(self) -> dict[str, float | int]:
-        return self.curve[-1]
+        return self._summary(self.values[-1], self.tested)
 
     @property
     def global_model(self) -> dict[str, float | int]:

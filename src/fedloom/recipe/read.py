@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import deepcopy
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,7 @@ def read_recipe(path: str | Path) -> dict[str, Any]:
     try:
         with Path(path).open("rb") as file:
             text = file.read(4 * TEXT + 1).decode("utf-8")
-        fields = parse(text)
+        fields = deepcopy(_parse(text))
     except OSError as error:
         raise FedloomError(f"recipe: cannot read {path}: {error.strerror}") from None
     except UnicodeDecodeError:
@@ -30,6 +32,10 @@ def read_recipe(path: str | Path) -> dict[str, Any]:
     if not isinstance(fields, dict):
         raise FedloomError(f"recipe: {path} must hold fields such as `method: fedavg`, one per line")
     return fields
+
+
+# the recipe of a run folder is read several times, and parsing YAML takes milliseconds
+_parse = lru_cache(maxsize=64)(parse)
 
 
 def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:

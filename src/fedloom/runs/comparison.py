@@ -6,6 +6,7 @@ import math
 import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +40,10 @@ class Result:
 
     def values(self) -> dict[str, float]:
         """The numbers that a table shows, as fractions, seconds and bytes; none of a cell that failed."""
+        return dict(self._values)
+
+    @cached_property
+    def _values(self) -> dict[str, float]:
         if self.failure is not None:
             return {}
         summary = self.run.summary

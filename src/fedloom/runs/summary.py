@@ -57,7 +57,7 @@ def write_summary(fed: Federation, folder: RunFolder) -> None:
         },
         "machine": {
             "system": platform.system(),
-            "processor": _processor(),
+            "processor": processor(),
             "cores": os.cpu_count(),
             "device": experiment.recipe.device,
         },
@@ -98,7 +98,7 @@ def best_by_validation(recipe: Recipe, lines: Sequence[dict[str, Any]]) -> dict[
     return {"best_by_validation": {name: best.get(name) for name in names}, "best_round": best["round"]}
 
 
-def _processor() -> str:
+def processor() -> str:
     info = Path("/proc/cpuinfo")
     if info.exists():
         for line in info.read_text(encoding="utf-8", errors="replace").splitlines():

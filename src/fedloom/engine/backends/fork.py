@@ -92,14 +92,15 @@ class ForkBackend:
         return reports
 
     def close(self) -> None:
-        """Kill all workers."""
-        for worker, process in enumerate(self._processes):
-            pipe = self._pipes[worker]
+        """Kill all workers, then wait for them: each needs some milliseconds to return its memory."""
+        for pipe in self._pipes:
             if pipe is not None:
                 pipe.close()
-            if process is not None:
-                process.kill()
-                process.join()
+        processes = [process for process in self._processes if process is not None]
+        for process in processes:
+            process.kill()
+        for process in processes:
+            process.join()
         self._processes, self._pipes = [None] * self.count, [None] * self.count
         for end in self._alive:
             if end >= 0:

@@ -12,6 +12,7 @@ from torch import Tensor
 from fedloom.engine.client import purposes
 from fedloom.engine.client.client_data import ClientData
 from fedloom.engine.client.context import PartContext
+from fedloom.engine.client.feature_memo import KEPT_BYTES, FeatureMemo
 from fedloom.engine.client.local_batch import LocalBatch
 from fedloom.engine.client.local_work import local_phases, local_work
 from fedloom.engine.client.loop import LocalLoop, Trained
@@ -151,7 +152,13 @@ class Client(LocalLoop[LocalBatch]):
             pieces = samples.stream(self.generator, schedule.steps, schedule.batch)
         else:
             pieces = samples.work(self.generator, phase)
-        yield from (LocalBatch(net, *piece) for piece in pieces)
+        repeated = schedule is not None or phase.steps or phase.epochs > 1
+        memo = FeatureMemo(len(samples)) if repeated and self._memorable(samples) else None
+        yield from (LocalBatch(net, *piece, memo=memo) for piece in pieces)
+
+    def _memorable(self, samples: Samples) -> bool:
+        """Whether teachers' features of these samples may be kept: the same in every epoch, and not too large."""
+        return samples.pipeline.augment == "none" and 4 * len(samples) * self.replica.net.dim <= KEPT_BYTES
 
     def gradient(
         self, batch: LocalBatch, trained: Trained, spec: TrainSpec, caller: ClientContext | None
@@ -242,7 +249,10 @@ class Client(LocalLoop[LocalBatch]):
     ) -> Tensor:
         """The gradient of the trained weights, at these weights or at others; weights and statistics are restored."""
         replica = self.replica
-        local_batch = self.draw_batch() if batch is None else LocalBatch(replica.net, batch.x, batch.y, batch.index)
+        memo = batch.memo if isinstance(batch, LocalBatch) else None
+        local_batch = (
+            self.draw_batch() if batch is None else LocalBatch(replica.net, batch.x, batch.y, batch.index, memo=memo)
+        )
         replica.net.train()
         before = replica.weights.storage.clone() if at is not None else None
         with torch.no_grad():

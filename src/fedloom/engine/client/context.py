@@ -123,7 +123,7 @@ class PartContext:
         assert isinstance(batch, LocalBatch)
         key = ("", name) if name == "global" else (self.name, name)
         if key not in batch.teachers:
-            batch.teachers[key] = TeacherOutputs(self._client.teachers.teacher(key), batch.x)
+            batch.teachers[key] = self._client.teachers.outputs(key, batch)
         return batch.teachers[key]
 
     def pooled_sample(self, share: float) -> Tensor:

@@ -8,9 +8,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from fedloom.engine.client.feature_memo import FeatureMemo, TeacherKey
 from fedloom.errors import FedloomError
-
-TeacherKey = tuple[str, str]  # the part that keeps the teacher ("" for the global model), and the teacher's name
 
 
 class BodyAndHead(Protocol):
@@ -25,12 +24,15 @@ class BodyAndHead(Protocol):
 
 
 class TeacherOutputs:
-    """The outputs of a model on a batch, without gradient: features at once, logits on first access."""
+    """The outputs of a model on a batch, without gradient: features at once, logits on first access.
 
-    def __init__(self, model: BodyAndHead, x: Tensor) -> None:
+    `features`: those of this batch, where they are known.
+    """
+
+    def __init__(self, model: BodyAndHead, x: Tensor, features: Tensor | None = None) -> None:
         self._model = model
         with torch.no_grad():
-            self.features = model.features(x)
+            self.features = model.features(x) if features is None else features
         self._logits: Tensor | None = None
 
     @property
@@ -42,10 +44,21 @@ class TeacherOutputs:
 
 
 class LocalBatch:
-    """The forward pass is made once, on first access to features or logits. `learning`: whether gradients are recorded."""
+    """The forward pass is made once, on first access to features or logits. `learning`: whether gradients are recorded.
 
-    def __init__(self, model: BodyAndHead, x: Tensor, y: Tensor, index: Tensor, learning: bool = True) -> None:
-        self.x, self.y, self.index, self.learning = x, y, index, learning
+    `memo`: where teachers' features of these samples are kept for later epochs.
+    """
+
+    def __init__(
+        self,
+        model: BodyAndHead,
+        x: Tensor,
+        y: Tensor,
+        index: Tensor,
+        learning: bool = True,
+        memo: FeatureMemo | None = None,
+    ) -> None:
+        self.x, self.y, self.index, self.learning, self.memo = x, y, index, learning, memo
         self.teachers: dict[TeacherKey, TeacherOutputs] = {}
         self._model = model
         self._features: Tensor | None = None

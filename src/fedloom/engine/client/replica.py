@@ -6,6 +6,7 @@ import copy
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from torch import Tensor
 from fedloom.data import LabeledSamples
 from fedloom.engine.client.batches import cut
 from fedloom.engine.client.expected_steps import ExpectedSteps
+from fedloom.engine.client.feature_memo import is_samplewise
 from fedloom.engine.client.losses import MethodLoss
 from fedloom.engine.client.moments import Moments
 from fedloom.engine.client.optimizers import Rule
@@ -65,6 +67,15 @@ class Replica:
         if key not in self._teachers:
             self._teachers[key] = _copy(self.net, self.weights, self.device)
         return self._teachers[key]
+
+    @cached_property
+    def samplewise(self) -> bool:
+        """Whether a frozen net's outputs for a sample are the same in every batch, so that they can be kept."""
+        if self._at_round or (self.normalizers and self.recipe.bn == "batch"):  # rounds or batches change the net
+            return False
+        twin, weights = _copy(self.net, self.weights, self.device)
+        weights.load(self.initial)  # the same for every worker, whichever client comes first
+        return is_samplewise(twin, self.experiment.program.task.inputs)
 
     def announce_round(self, net: Net) -> None:
         for part in self._at_round:

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from fedloom.engine.client.local_batch import TeacherKey
+from fedloom.engine.client.feature_memo import TeacherKey
+from fedloom.engine.client.local_batch import LocalBatch, TeacherOutputs
 from fedloom.engine.client.replica import Replica
 from fedloom.nets import Net
 
@@ -28,6 +29,17 @@ class Teachers:
         self.uploads = uploads
         self._replica, self._client_state = replica, client_state
         self._loaded: set[TeacherKey] = set()
+
+    def outputs(self, key: TeacherKey, batch: LocalBatch) -> TeacherOutputs:
+        """What a teacher makes of a batch: computed, or looked up where an earlier epoch computed it."""
+        net, memo = self.teacher(key), batch.memo
+        if memo is None or not self._replica.samplewise:
+            return TeacherOutputs(net, batch.x)
+        known = memo.find(key, batch.index)
+        outputs = TeacherOutputs(net, batch.x, known)
+        if known is None:
+            memo.keep(key, batch.index, outputs.features)
+        return outputs
 
     def teacher(self, key: TeacherKey) -> Net:
         """The model that the round began with, or one that a part keeps in its client state."""
