@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fedloom.errors import FedloomError
+from fedloom.extras import install
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -16,7 +17,7 @@ def frame_of(rows: Sequence[Mapping[str, Any]]) -> DataFrame:
     try:
         import pandas
     except ImportError:
-        raise FedloomError('frame: needs pandas; install it with: pip install "fedloom[tables]"') from None
+        raise FedloomError(f"frame: needs pandas; install it with: {install('tables')}") from None
     return pandas.DataFrame(list(rows))
 
 

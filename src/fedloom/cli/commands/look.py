@@ -126,17 +126,31 @@ def analyze(
 
 
 def bench(
-    seconds: Annotated[float, Option(help="time for each workload")] = 20.0,
-    only: Annotated[str | None, Option(help="one workload: lenet | cnn | mobilenet", show_default=False)] = None,
+    seconds: Annotated[float | None, Option(help="time for each workload", show_default="20; quick: 1")] = None,
+    only: Annotated[
+        str | None, Option(help="a net | kinds | tiny | evaluation | aggregation | start | tuning", show_default=False)
+    ] = None,
     precision: Annotated[str, Option(help="fp32 | bf16")] = "fp32",
+    quick: Annotated[bool, Option("--quick", help="few and short repetitions")] = False,
+    save: Annotated[bool, Option("--save", help="store the figures, to compare later ones with")] = False,
+    stored: Annotated[
+        Path | None, Option(help="file of stored figures", show_default="bench.json in the cache folder")
+    ] = None,
 ) -> Outcome:
-    """Measure training speed against the matrix-product limit of this machine."""
-    from fedloom.report.table import plain_table
+    """Measure the speed of this machine: training against matrix products, start-up, evaluation, aggregation, tuning.
+
+    Stored figures of the same processor, number of cores and version of torch are shown beside the new ones.
+    """
+    from fedloom.report.bench import bench_tables
+    from fedloom.runs.bench import Effort, machine, read_stored, save_stored, speed_up
     from fedloom.runs.bench import bench as run_bench
 
-    rows = run_bench(seconds, only, precision, console.note)
-    table = plain_table(f"{precision}, one process per core", list(rows[0]))
-    for row in rows:
-        table.add_row(*row.values())
-    console.out.print(table)
-    return Outcome(rows)
+    effort = Effort((1.0 if quick else 20.0) if seconds is None else seconds, precision, quick)
+    before = read_stored(effort, stored)
+    figures = list(run_bench(effort, only, console.note))
+    for table in bench_tables(figures, before, precision):
+        console.out.print(table)
+    if save:
+        console.note(f"stored: {save_stored(figures, effort, stored)}")
+    content = [{**figure.to_json(), "speed_up": speed_up(figure, before)} for figure in figures]
+    return Outcome({"machine": machine(effort), "figures": content})
