@@ -29,7 +29,7 @@ from fedloom.data.shifts.shift import Shift
 from fedloom.evaluation.metrics import METRICS, list_metrics
 from fedloom.methods import Part
 from fedloom.methods.api.grammar import method, summary_of
-from fedloom.methods.api.groups import GROUPS, group_of
+from fedloom.methods.api.groups import FAMILIES, GROUPS, family_of, group_of
 from fedloom.methods.api.hooks import HOOKS
 from fedloom.methods.api.hyperparameters import spell
 from fedloom.methods.api.registry import ALIASES, PARTS
@@ -43,7 +43,6 @@ from fedloom.runs.tune.rates import ADAM, SGD_MOMENTUM, SGD_PLAIN
 
 ROOT = Path(__file__).resolve().parent.parent
 BLOCK = re.compile(r"(?P<begin><!-- table: (?P<name>[\w-]+) -->\n).*?(?P<end><!-- end -->)", re.DOTALL)
-SHOWN = 3  # hyper-parameters in the short table
 
 
 def group(part: Part) -> str:
@@ -68,17 +67,18 @@ def sums() -> Iterator[tuple[str, str, str, str]]:
             yield item.name, item.sum, item.summary, item.paper or method(item.sum).parts[0].paper
 
 
-def methods() -> list[str]:
-    fedavg = ALIASES["fedavg"]
-    rows = [("`fedavg`", sentence(fedavg.summary), fedavg.paper)]
+def methods_by_family() -> list[str]:
+    """Names alone, in the groups of `fedloom list methods`; a paper's name where a sum has one."""
+    names: dict[str, list[str]] = {family: [] for family in FAMILIES}
+    names[FAMILIES[0]].append("fedavg")
     for part in ours():
-        names = list(part.hyperparameters())
-        shown = ", ".join([*names[:SHOWN], *(["…"] if len(names) > SHOWN else [])])
-        recipe = f"`{part.name}({shown})`" if names else f"`{part.name}`"
-        recipe = " = ".join([recipe, *(f"`{name}`" for name in names_of(part))])
-        rows.append((recipe, sentence(summary_of(type(part))), part.paper))
-    rows += [(f"`{total}` = `{name}`", sentence(summary), paper) for name, total, summary, paper in sums()]
-    return table(("recipe", "idea", "paper"), rows)
+        names[family_of(type(part))].append(next(iter(names_of(part)), part.name))
+    for name, total, _, _ in sums():
+        names[family_of(type(method(total).parts[0]))].append(name)
+    return table(
+        ("what", "methods"),
+        [(family, ", ".join(f"`{name}`" for name in sorted(set(listed)))) for family, listed in names.items()],
+    )
 
 
 def methods_full() -> list[str]:
@@ -251,7 +251,7 @@ RESULTS = ROOT / "benchmarks" / "results" / "reproductions"
 
 
 TABLES: dict[str, Callable[[], list[str]]] = {
-    "methods": methods,
+    "methods-by-family": methods_by_family,
     "methods-full": methods_full,
     "search-ranges": search_ranges,
     "work": work,

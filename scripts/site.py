@@ -1,6 +1,6 @@
 """Hooks of the documentation site (mkdocs.yml): pages made from the code, and links into the repository.
 
-- reference/parts.md, cli.md, python.md are written from the registries, the command line and `fedloom.__all__`.
+- reference/parts.md and python.md are written from the registry of parts and from `fedloom.__all__`.
 - A link from a page to a file of the repository (../src/..., ../benchmarks/...) leads to a page with that file, so that the
   site is complete without the repository. A link to a folder leads to a list of its files.
 """
@@ -11,16 +11,12 @@ import inspect
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-import click
-import typer.main
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 import fedloom as fl
-from fedloom.cli.main import app
 from fedloom.methods.api.groups import GROUPS, group_of
 from fedloom.methods.api.registry import ALIASES, PARTS
 
@@ -38,7 +34,7 @@ LANGUAGES = {".py": "python", ".yaml": "yaml", ".cpp": "cpp", ".toml": "toml"}
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    pages = {"reference/parts.md": _parts(), "reference/cli.md": _commands(), "reference/python.md": _python()}
+    pages = {"reference/parts.md": _parts(), "reference/python.md": _python()}
     for target in sorted(_linked(Path(config["docs_dir"]))):
         pages[_page_of(target)] = _source(target)
     for name, text in pages.items():
@@ -134,34 +130,6 @@ def _hyperparameters(part: fl.Part) -> Iterator[str]:
             shown = f"`{span}`: {span.source}" if span is not None else ""
             yield f"| `{name}` | `{value}` | {shown} |"
         yield ""
-
-
-def _commands() -> str:
-    lines = ["# Command line", "", "Every command with its options, as `fedloom COMMAND --help` prints them.", ""]
-    for name, command in _walk(typer.main.get_command(app), "fedloom"):
-        lines += [f"## {name}", "", (command.help or "").strip(), ""]
-        rows = [_option(parameter) for parameter in command.params if not getattr(parameter, "hidden", False)]
-        if rows:
-            lines += ["| option | type | default | meaning |", "|---|---|---|---|", *rows, ""]
-    return "\n".join(lines)
-
-
-def _walk(command: click.Command, name: str) -> Iterator[tuple[str, click.Command]]:
-    children = getattr(command, "commands", None)
-    if children is None:
-        yield name, command
-        return
-    for child, below in children.items():
-        yield from _walk(below, f"{name} {child}")
-
-
-def _option(parameter: Any) -> str:
-    names = ", ".join(f"`{name}`" for name in (*parameter.opts, *parameter.secondary_opts))
-    default = parameter.default
-    shown = "" if default is None or callable(default) or default in ((), "", False) else f"`{default}`"
-    text = " ".join((getattr(parameter, "help", "") or "").split()).replace("|", "\\|")
-    kind = "" if getattr(parameter, "is_flag", False) else str(parameter.type.name).lower()
-    return f"| {names} | {kind} | {shown} | {text} |"
 
 
 def _python() -> str:

@@ -74,8 +74,9 @@ class ProtocolKeywords(TypedDict, total=False):
     precision: Literal["fp32", "bf16", "auto"]
     """fp32 | bf16 | auto (by net and processor)"""
 
-    kernels: Literal["auto", "torch"]
-    """convolutions: auto (algorithm chosen by shape) | torch (PyTorch's own)"""
+    kernels: Literal["auto", "torch", "portable", "native"]
+    """convolutions and batch normalization: torch (PyTorch's own) | portable (algorithms chosen by shape) | native
+    (compiled, by the system's C++ compiler) | auto (native where it can be built and serves the net)"""
 
     workers: int | Literal["auto", "ray"]
     """number of worker processes | auto (one per core) | ray (one per core of a Ray cluster)"""
