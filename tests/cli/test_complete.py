@@ -12,9 +12,8 @@ from fedloom.cli.main import main
 def completed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, typed: str) -> list[str]:
     monkeypatch.setenv("_FEDLOOM_COMPLETE", "complete_bash")
     monkeypatch.setenv("COMP_WORDS", typed)
-    monkeypatch.setenv(
-        "COMP_CWORD", str(len(typed.split('"')[0].split()) - (not typed.endswith((" ", '"'))) * ('"' not in typed))
-    )
+    before = typed.partition('"')[0] if '"' in typed else typed.rpartition(" ")[0]
+    monkeypatch.setenv("COMP_CWORD", str(len(before.split())))
     monkeypatch.setattr("sys.argv", ["fedloom"])
     with pytest.raises(SystemExit):
         main()

@@ -85,6 +85,12 @@ def test_every_hyperparameter_says_what_it_means() -> None:
     assert silent == [], "write a text below the field"
 
 
+@pytest.mark.parametrize("words", [[], ["flower"]], ids=str)
+def test_no_command_is_a_request_for_help(capsys: pytest.CaptureFixture[str], words: list[str]) -> None:
+    code, out, err = call(capsys, *words)
+    assert (code, err) == (0, "") and "Usage" in out
+
+
 def test_list_alone_counts_what_can_be_listed(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = call(capsys, "list")
     assert code == 0

@@ -34,7 +34,6 @@ def test_results_of_a_run_and_of_what_follows_it_are_json(capsys: pytest.Capture
     assert run["test_accuracy"] == json.loads(Path("runs/x/summary.json").read_text())["test_accuracy"]
     assert list(result(capsys, "personalize", "runs/x", "--epochs", "1")) == ["runs/x"]
     assert result(capsys, "analyze", "runs/x", "--what", "cost")["path"] == "runs/x/analysis"
-    assert result(capsys, "export", "runs/x", "-o", "m.pt2")["path"] == "m.pt2"
     assert call(capsys, "report", "runs/x", "-q") == (0, "report.html\n", "")
 
 

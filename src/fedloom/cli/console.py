@@ -39,8 +39,10 @@ def silenced(silent: bool = True) -> Iterator[None]:
 
 
 def lines(texts: Iterable[str]) -> None:
+    """Lines of plain text; headings, which end in a colon, are bold in a terminal."""
     for text in texts:
-        line(text)
+        heading = text.endswith(":") and not text.startswith(" ")
+        out.print(text, highlight=False, markup=False, soft_wrap=True, style="bold" if heading else None)
 
 
 def width() -> int | None:

@@ -56,7 +56,7 @@ def application(only: str | None = None) -> typer.Typer:
     app = typer.Typer(
         help="Federated learning for clients whose data disagree: a method is a sum of parts.",
         epilog=epilog("fedloom"),
-        no_args_is_help=True,
+        rich_markup_mode="rich",
         pretty_exceptions_enable=False,
     )
     app.callback(invoke_without_command=True)(_version)
@@ -65,7 +65,7 @@ def application(only: str | None = None) -> typer.Typer:
             if only in (None, "", name):
                 _add(app, name, _by_name(function) if only == "" else function, panel)
     if only in (None, "", "flower"):
-        flower = typer.Typer(help=FLOWER_HELP, no_args_is_help=True)
+        flower = typer.Typer(help=FLOWER_HELP, rich_markup_mode="rich")
         for name, function in FLOWER.items():
             _add(flower, name, _by_name(function) if only == "" else function, inside="flower")
         app.add_typer(flower, name="flower", rich_help_panel="Machines")
@@ -111,6 +111,8 @@ def main(arguments: list[str] | None = None) -> None:
     """The entry point; ends the process."""
     try:
         given = sys.argv[1:] if arguments is None else arguments
+        if given in ([], ["flower"]):
+            given = [*given, "--help"]
         code = application(_meant(given))(given, standalone_mode=False)
         sys.stdout.flush()
     except Interrupted as error:

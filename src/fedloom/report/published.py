@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,10 +16,9 @@ from fedloom.runs.reproduce.jobs import Job, plan_jobs
 
 @dataclass(frozen=True)
 class Listed:
-    """Rows of a table with their headings, and what to say below it."""
+    """Rows, and what to say below them."""
 
     rows: list[dict[str, str]]
-    columns: dict[str, str]
     notes: list[str]
 
 
@@ -28,8 +27,6 @@ def tables_list(name: str | None = None) -> Listed:
     keys = PAPERS if name is None else (key_of(name),)
     sets: dict[str, Availability] = {}
     rows = [_table(key, table, sets) for key in keys for table in paper(key).tables]
-    columns = {"name": "table", "title": "what it is", "cells": "cells", "runs": "runs"}
-    columns |= {"hours": "time here", "data": "data sets here"}
     states = {
         Availability.HERE: "Here",
         Availability.DOWNLOAD: "Downloaded when first used",
@@ -39,7 +36,7 @@ def tables_list(name: str | None = None) -> Listed:
     for state, text in states.items():
         if names := [data for data, its in sets.items() if its is state]:
             notes.append(f"{text}: {', '.join(names)}")
-    return Listed(rows, columns, notes)
+    return Listed(rows, notes)
 
 
 def _table(key: str, table: str, sets: dict[str, Availability]) -> dict[str, str]:
@@ -106,15 +103,22 @@ def table_list(target: str) -> Listed:
             notes.append(f"{data} is {here}: {how_to_get(data, protocols()[name])}")
         if weights := protocols()[name].recipe.get("init"):
             notes.append(f"Initial weights are downloaded: {weights}")
-    columns = {
-        "cell": "cell",
-        "published": "published",
-        "measure": "accuracy of",
-        "method": "method",
-        "time": "time here",
-    }
     notes += [f"Note: {note}" for note in whole.notes]
-    return Listed(rows, columns, list(dict.fromkeys(notes)))
+    return Listed(rows, list(dict.fromkeys(notes)))
+
+
+def table_line(row: Mapping[str, str]) -> tuple[str, str, str]:
+    """Name, text and group of a row of `tables_list`."""
+    facts = [f"{row['cells']} cells", f"{row['runs']} runs"]
+    facts += [f"{row['hours']} here"] if row["hours"] else []
+    facts += [f"data sets here: {row['data']}"] if row["data"] else []
+    return row["name"], f"{row['title']}; {', '.join(facts)}", row["name"].partition("/")[0]
+
+
+def cell_line(row: Mapping[str, str]) -> tuple[str, str]:
+    """Name and text of a row of `table_list`."""
+    published = f"published {row['published']}"
+    return row["cell"], ", ".join(text for text in (published, row["measure"], row["method"], row["time"]) if text)
 
 
 def _time(cell: PublishedCell) -> str:

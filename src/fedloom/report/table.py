@@ -156,33 +156,3 @@ def personal_table(result: PersonalizationResult, name: str = "") -> Table:
             label = "0 (initial)" if epoch == 0 else str(epoch)
             table.add_row(label, metric.text(row["mean"], row["std"]), *rest)
     return table
-
-
-def listing(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, str]) -> Table:
-    """Rows of a registry as a table; `columns` maps keys to titles."""
-    table = plain_table("", list(columns.values()), len(columns))
-    for row in rows:
-        table.add_row(*(escape(_text(row.get(key, ""))) for key in columns))
-    return table
-
-
-def description(entry: Mapping[str, Any], headings: Mapping[str, str]) -> Table:
-    """One row of a registry, a line for each key; lists and mappings have a line for each item."""
-    table = Table.grid(padding=(0, 2))
-    for key, heading in headings.items():
-        value = entry.get(key)
-        if not value:
-            continue
-        if isinstance(value, Mapping):
-            lines = [f"{name}: {_text(item)}" for name, item in value.items()]
-        else:
-            lines = [_text(item) for item in value] if isinstance(value, list) else [_text(value)]
-        for number, line in enumerate(lines):
-            table.add_row(f"[bold]{heading}[/bold]" if number == 0 else "", escape(line))
-    return table
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, Mapping):
-        return ", ".join(f"{key}={item}" for key, item in value.items())
-    return f"{value:,}" if isinstance(value, int) else str(value)

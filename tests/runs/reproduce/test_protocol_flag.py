@@ -65,7 +65,7 @@ def test_protocols_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert "fedbabu" in said and "fednn-digit" in said
     assert {"fedbabu", "fednn-digit", "feddrplus-cifar10"} <= set(fl.protocols())
     assert call("list", "protocols", "feddrplus-cifar10") == 0
-    lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
-    assert "dr: lr 0.35" in lines and "weight_decay: 1e-05" in lines
+    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    assert "dr lr 0.35" in lines and "weight_decay 1e-05" in lines
     assert call("list", "protocols", "fedbab") == 2
     assert "protocol 'fedbab' is unknown; did you mean fedbabu?" in capsys.readouterr().err

@@ -243,7 +243,7 @@ def test_the_list_names_tables_cells_time_and_data(capsys: pytest.CaptureFixture
     with pytest.raises(SystemExit):
         main(["reproduce", "list", "fedbabu"])
     out = capsys.readouterr().out
-    assert "fedbabu/table5" in out and " 111 " in out and " h " in out
+    assert "fedbabu/table5" in out and " 111 cells" in out and " h " in out
     assert re.search(r"(Here|Downloaded when first used): cifar100", out)
     with pytest.raises(SystemExit):
         main(["reproduce", "list", "fedfn/table3"])

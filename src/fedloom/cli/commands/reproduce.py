@@ -105,16 +105,13 @@ def reproduce(
 
 
 def _list(what: str | None) -> Outcome:
-    from fedloom.report.personal import print_wide
-    from fedloom.report.published import table_list, tables_list
-    from fedloom.report.table import listing
+    from fedloom.report.catalog.entry import Entry
+    from fedloom.report.catalog.render import list_lines, note_lines
+    from fedloom.report.published import cell_line, table_line, table_list, tables_list
 
-    if what is not None and "/" in what:
-        listed = table_list(what)
-        print_wide(console.out, listing(listed.rows, listed.columns))  # a cell a line
-    else:
-        listed = tables_list(what)
-        console.out.print(listing(listed.rows, listed.columns))
-    for note in listed.notes:
-        console.line(note)
+    one_table = what is not None and "/" in what
+    listed = table_list(str(what)) if one_table else tables_list(what)
+    entries = [Entry(*(cell_line(row) if one_table else table_line(row))) for row in listed.rows]
+    width = console.width()
+    console.lines([*list_lines(entries, width), "", *note_lines(listed.notes, width)])
     return Outcome(listed.rows)

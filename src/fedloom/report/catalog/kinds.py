@@ -127,7 +127,11 @@ def _data() -> list[Entry]:
         return "Downloaded when first used" if row["file"].startswith("hf:") else "Here"
 
     order = ("Here", "Downloaded when first used", "Forms of --data")
-    rows = [Entry(row["name"], row["summary"], group(row), {"from": row["file"]}) for row in list_sets()]
+
+    def summary(row: Mapping[str, str]) -> str:
+        return f"{row['summary']} ({row['file']})" if row["file"].startswith("hf:") else row["summary"]
+
+    rows = [Entry(row["name"], summary(row), group(row), {"from": row["file"]}) for row in list_sets()]
     return sorted(rows, key=lambda row: order.index(row.group))
 
 

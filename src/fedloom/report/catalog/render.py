@@ -9,12 +9,12 @@ from itertools import groupby
 from fedloom.report.catalog.entry import Description, Entry
 
 INDENT = "  "
-NAMES = 26  # widest column of names; a longer name has a line of its own
+NAMES = 26  # widest column of names, or a third of the terminal; a longer name has a line of its own
 
 
 def list_lines(entries: Sequence[Entry], width: int | None) -> Iterator[str]:
     """One entry a line, or some wrapped ones, below the headings of their groups. Entries of a group stand together."""
-    column = _column([entry.name for entry in entries])
+    column = _column([entry.name for entry in entries], width)
     for number, (group, members) in enumerate(groupby(entries, key=lambda entry: entry.group)):
         if group:
             yield from [""] * (number > 0) + [f"{group}:"]
@@ -31,13 +31,19 @@ def description_lines(description: Description, width: int | None) -> Iterator[s
             yield from _text(section.content, width)
             continue
         yield f"{section.heading}:"
-        column = _column([name for name, _ in section.content])
+        column = _column([name for name, _ in section.content], width)
         for name, text in section.content:
             yield from _pair(name, text, column, width)
 
 
-def _column(names: Sequence[str]) -> int:
-    return max((len(name) for name in names if len(name) <= NAMES), default=0)
+def note_lines(notes: Sequence[str], width: int | None) -> Iterator[str]:
+    for note in notes:
+        yield from _wrapped(note, "", INDENT, width)
+
+
+def _column(names: Sequence[str], width: int | None) -> int:
+    widest = None if width is None else max(NAMES, width // 3)
+    return max((len(name) for name in names if widest is None or len(name) <= widest), default=0)
 
 
 def _pair(name: str, text: str, column: int, width: int | None) -> Iterator[str]:
