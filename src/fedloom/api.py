@@ -57,6 +57,7 @@ from fedloom.runs.tune.over import Over
 from fedloom.runs.tune.plan import plan as plan_tuning
 from fedloom.runs.tune.study import Study
 
+Reported = str | Path | Run | Comparison | Study | Reproduction
 Given = Recipe | str | Path | Mapping[str, Any] | None
 
 
@@ -422,7 +423,7 @@ def reproduce(
 
 
 def report(
-    paths: str | Path | Run | Sequence[str | Path | Run],
+    paths: Reported | Sequence[Reported],
     out: str | Path | None = None,
     format: str = "html",
     title: str = "",
@@ -432,10 +433,18 @@ def report(
     >>> fl.report(run, out="page.html")
     [PosixPath('page.html')]
     """
-    given = [paths] if isinstance(paths, str | Path | Run) else list(paths)
-    folders = [path.path if isinstance(path, Run) else path for path in given]
+    given = list(paths) if isinstance(paths, Sequence) and not isinstance(paths, str) else [paths]
+    folders = [_folder(path) for path in given]
     if not folders:
         raise FedloomError("report: no run folder is given")
     if format == "html":
         return [write_page(folders, "report.html" if out is None else out, title)]
     return export(folders, "figures" if out is None else out, format)
+
+
+def _folder(result: Reported) -> str | Path:
+    if isinstance(result, Run):
+        return result.path
+    if isinstance(result, Reproduction):
+        return result.plan.out
+    return result.root if isinstance(result, Comparison | Study) else result
