@@ -57,6 +57,7 @@ from fedloom.runs.tune.over import Over
 from fedloom.runs.tune.plan import plan as plan_tuning
 from fedloom.runs.tune.study import Study
 
+Reported = str | Path | Run | Comparison | Study | Reproduction
 Given = Recipe | str | Path | Mapping[str, Any] | None
 
 
@@ -134,6 +135,8 @@ def gather(given: Given, fields: Mapping[str, Any]) -> dict[str, Any]:
             if clients is not None:
                 values.setdefault("clients", clients)
         values |= {name: _plain(value) for name, value in values.items()}
+    if changes.get("name") is not None and "out" not in changes:
+        base.pop("out", None)  # of the run that the recipe was written by
     return merged(base, changes)
 
 
@@ -419,7 +422,7 @@ def reproduce(
 
 
 def report(
-    paths: str | Path | Run | Sequence[str | Path | Run],
+    paths: Reported | Sequence[Reported],
     out: str | Path | None = None,
     format: str = "html",
     title: str = "",
@@ -433,10 +436,18 @@ def report(
     >>> fl.report(run, out="page.html")
     [PosixPath('page.html')]
     """
-    given = [paths] if isinstance(paths, str | Path | Run) else list(paths)
-    folders = [path.path if isinstance(path, Run) else path for path in given]
+    given = list(paths) if isinstance(paths, Sequence) and not isinstance(paths, str) else [paths]
+    folders = [_folder(path) for path in given]
     if not folders:
         raise FedloomError("report: no run folder is given")
     if format == "html":
         return [write_page(folders, "report.html" if out is None else out, title, labels)]
     return export(folders, "figures" if out is None else out, format, labels)
+
+
+def _folder(result: Reported) -> str | Path:
+    if isinstance(result, Run):
+        return result.path
+    if isinstance(result, Reproduction):
+        return result.plan.out
+    return result.root if isinstance(result, Comparison | Study) else result

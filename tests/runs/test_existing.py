@@ -74,6 +74,12 @@ def test_an_unfinished_named_run_says_how_to_resume_and_resumes_on_request() -> 
     assert fl.run(FIELDS, name="x", resume=True).summary["digest"] == digest
 
 
+def test_a_new_name_for_a_stored_recipe_is_a_new_run() -> None:
+    first = fl.run(FIELDS, name="x")
+    for given in (first.recipe, first.path / "recipe.yaml"):
+        assert fl.run(given, name="y").path == Path("runs/y")
+
+
 def test_resume_starts_a_run_that_does_not_exist_yet() -> None:
     assert fl.run(FIELDS, name="x", resume=True).summary["rounds"] == 2
 
