@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 from fedloom.evaluation.metrics import METRICS
-from fedloom.report.significance import holm, note, paired, rank
+from fedloom.report.significance import confidence_interval, holm, note, paired, rank
 
 
 def by_seed(values: list[float]) -> dict[Hashable, float]:
@@ -51,6 +51,17 @@ def test_bold_is_the_best_and_every_method_that_is_not_significantly_worse() -> 
 
 def _others() -> dict[str, list[float]]:
     return {"nearly": NEARLY, "close": CLOSE, "far": FAR}
+
+
+def test_intervals_are_those_of_students_t() -> None:
+    low, high = confidence_interval(BEST) or (0.0, 0.0)
+    expected = stats.t.interval(0.95, len(BEST) - 1, np.mean(BEST), stats.sem(BEST))
+    assert (low, high) == pytest.approx(expected)
+    assert confidence_interval(BEST[:2]) is None
+    ranking = rank({"best": by_seed(BEST), "far": by_seed(FAR)}, "higher")
+    assert ranking is not None and ranking.rivals["far"].interval == pytest.approx(
+        stats.ttest_rel(FAR, BEST).confidence_interval(0.95)
+    )
 
 
 def test_of_a_loss_the_lowest_is_the_best() -> None:

@@ -51,7 +51,7 @@ class Opened:
         text = self.page.evaluate(
             f"id => JSON.stringify(document.getElementById(`figure-${{id}}`).data.map({pick}))", name
         )
-        return list(json.loads(text))
+        return [trace for trace in json.loads(text) if trace.get("x") != [None]]  # without entries of the legend
 
     def switch(self, name: str, value: str) -> None:
         self.page.click(f'[data-switch="{name}"] [data-value="{value}"]')
@@ -112,9 +112,9 @@ def test_every_section_has_its_figures_and_every_figure_is_drawn(shown: Opened) 
     )
     names = [row[0] for row in drawn]
     assert names == [
-        *("curves", "split", "clients", "factor-weight_similarity", "factor-inter_class", "factor-intra_class"),
-        *("factor-prototype_weight", "norms", "alignment", "drift", "factors", "classes", "spectrum", "layers-weight"),
-        *("layers-activation", "embedding", "cost-seconds", "cost-bytes"),
+        *("curves", "cost-seconds", "cost-bytes", "clients", "split", "factor-weight_similarity", "factor-inter_class"),
+        *("factor-intra_class", "factor-prototype_weight", "norms", "alignment", "drift", "factors", "classes"),
+        *("spectrum", "layers-weight", "layers-activation", "embedding"),
     ]
     for name, traces, has_picture, width, height in drawn:
         assert traces > 0 and has_picture and width > 200 and height > 100, name
@@ -192,8 +192,10 @@ def test_figures_of_the_analysis_hold_its_numbers(shown: Opened) -> None:
     assert line["y"] == pytest.approx(expected, rel=1e-5)
     shown.switch("stage", "local")
     points = fl.Analysis(shown.root / "fedavg" / "seed0" / "analysis").table("embedding")
-    local = [point["x"] for point in points if point["stage"] == "local"]
-    assert shown.traces("embedding")[0]["x"] == pytest.approx(local, rel=1e-3)
+    of_class = {trace["name"]: trace["x"] for trace in shown.traces("embedding")}
+    for number in range(10):
+        local = [point["x"] for point in points if point["stage"] == "local" and point["class"] == number]
+        assert of_class[f"class {number}"] == pytest.approx(local, rel=1e-3)
     shown.switch("by", "client")
     costs = [fl.Analysis(shown.root / "fedavg" / f"seed{seed}" / "analysis").summary["cost"] for seed in (0, 1)]
     means = [statistics.fmean(cost[name] for cost in costs) for name in ("kappa", "rho")]
@@ -242,7 +244,7 @@ def test_series_can_be_hidden_and_shown_again(shown: Opened) -> None:
     chip = shown.page.locator(".chip", has_text="fedper")
     chip.click()
     shown.ready()
-    assert {t.get("name") for t in shown.traces("curves")} == {"fedavg", None}
+    assert {t["name"] for t in shown.traces("curves")} == {"fedavg", "fedavg, ± standard deviation"}
     chip.click()
     shown.ready()
     assert "fedper" in {t.get("name") for t in shown.traces("curves")}
@@ -328,6 +330,62 @@ def test_light_and_dark_follow_the_system_until_the_switch_is_used(chromium: Any
     assert shown.said == []
 
 
+CUT_OFF = """all => all.flatMap(figure => {
+  const whole = figure.getBoundingClientRect();
+  const out = at => at.width && (at.left < whole.left - 2 || at.right > whole.right + 2 || at.top < whole.top - 2
+    || at.bottom > whole.bottom + 2);
+  const texts = [...figure.querySelectorAll('.main-svg text')].filter(text => out(text.getBoundingClientRect()));
+  return texts.map(text => `${figure.dataset.figure}: ${text.textContent}`);
+})"""
+COVERED = """all => all.filter(figure => {
+  const legend = figure.querySelector('.legend')?.getBoundingClientRect();
+  const plots = [...figure.querySelectorAll('.bglayer .bg, .plot')].map(plot => plot.getBoundingClientRect());
+  return legend && plots.some(plot => plot.height && plot.top < legend.bottom - 1);
+}).map(figure => figure.dataset.figure)"""
+
+
+@pytest.mark.parametrize("width", [1400, 390])
+def test_a_figure_of_several_series_has_a_legend_that_covers_nothing(
+    chromium: Any, pair: Path, adaptive: Path, width: int
+) -> None:
+    (path,) = fl.report([pair, adaptive], pair.parent / f"legends-{width}.html")
+    made = opened(chromium, path.as_uri(), pair, viewport={"width": width, "height": 900})
+    made.page.evaluate("drawAll()")
+    assert made.page.eval_on_selector_all(".figure", CUT_OFF) == []
+    assert made.page.eval_on_selector_all(".figure", COVERED) == []
+    names = made.page.eval_on_selector_all(".figure", "all => all.flatMap(f => f._fullData.map(t => t.name))")
+    assert names and not [name for name in names if name.startswith("trace ")]
+    listed = made.page.eval_on_selector_all(
+        ".figure",
+        "all => all.map(f => [f.dataset.figure, [...f.querySelectorAll('.legendtext')].map(t => t.textContent)])",
+    )
+    series = [label for label in made.page.evaluate("DATA.series.map(s => s.label)") if label != "fedper"]
+    legends = dict(listed)
+    assert legends["curves"] == ["fedavg", "fedper", *series[-2:]]
+    assert {"fedavg", "global model", "local, seen classes"} <= {*legends["norms"], "fedavg"}  # of one series, styles
+    assert legends["embedding"] == [f"class {number}" for number in range(10)]
+    assert made.said == []
+    made.page.close()
+
+
+def test_every_series_stands_beside_the_best_with_its_interval_and_p_value(chromium: Any, tmp_path: Path) -> None:
+    fields = {"clients": 5, "rounds": 2, "workers": 1}
+    comparison = fl.compare("fedavg; feddrplus", seeds=3, given=fields, out=str(tmp_path / "both"))
+    (path,) = fl.report(tmp_path / "both", tmp_path / "report.html", labels={"dr + fd": "FedDr+"})
+    made = opened(chromium, path.as_uri(), tmp_path, viewport={"width": 1200, "height": 800})
+    _, *rows = made.table("beside-table")
+    assert [row[0] for row in rows] == ["fedavg", "FedDr+"]
+    assert [row[2] for row in rows] == [
+        f"{100 * comparison.mean(row, 'global'):.1f}" for row in ("fedavg", "feddrplus")
+    ]
+    (best,) = [row for row in rows if row[-1] == "best"]
+    (other,) = [row for row in rows if row is not best]
+    assert float(other[4]) == pytest.approx(float(other[2]) - float(best[2]), abs=0.11) and other[6] != "–"
+    assert made.page.inner_text("#title") == "fedavg, FedDr+ on digits (shards:2, mlp)"
+    assert "Run on" in made.page.inner_text("#overview") and "torch" in made.page.inner_text("#overview")
+    made.page.close()
+
+
 def test_a_phone_shows_everything_without_scrolling_sideways(chromium: Any, pair: Path) -> None:
     (path,) = fl.report(pair, pair.parent / "phone.html")
     made = opened(chromium, path.as_uri(), pair, viewport={"width": 390, "height": 800}, color_scheme="dark")
@@ -336,6 +394,8 @@ def test_a_phone_shows_everything_without_scrolling_sideways(chromium: Any, pair
     made.page.evaluate("drawAll()")
     widths = made.page.eval_on_selector_all(".figure", "all => all.map(f => f.getBoundingClientRect().right)")
     assert max(widths) <= 390
+    tables = made.page.eval_on_selector_all("table", "all => all.map(t => t.getBoundingClientRect().right)")
+    assert max(tables) <= 390  # no column is cut off
     assert made.said == []
     made.page.close()
 

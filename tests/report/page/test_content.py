@@ -33,6 +33,37 @@ def test_runs_that_differ_in_their_seed_are_one_series_named_by_what_differs(pai
     assert {"field": "clients", "value": "10"} in data["recipe"]["shared"]
 
 
+def test_series_are_called_what_the_user_typed_in_the_order_of_the_comparison(tmp_path: Path) -> None:
+    fields = {"clients": 5, "rounds": 1, "workers": 1, "eval_every": 0}
+    fl.compare("fn @ batch=64; feddrplus", 1, given=fields, out=str(tmp_path / "both"))
+    fl.run(fields, method="fedfn", out=str(tmp_path / "one"))
+    assert [series["label"] for series in content([tmp_path])["series"]] == ["fn @ batch=64", "feddrplus", "fedfn"]
+    (tmp_path / "both" / "labels.json").unlink()  # as while the comparison runs
+    assert [series["label"] for series in content([tmp_path])["series"]] == ["feddrplus", "fn", "fedfn"]
+    named = content([tmp_path], labels=["dr + fd=FedDr+"])
+    assert named["title"] == "FedDr+, fn, fedfn on digits (shards:2, mlp)"
+    with pytest.raises(
+        fl.FedloomError, match="label: 'scaffold' is none of the methods, which are feddrplus; fn; fedfn"
+    ):
+        content([tmp_path], labels=["scaffold=S"])
+
+
+def test_folders_are_ordered_by_the_values_of_their_numbers(small: Path, tmp_path: Path) -> None:
+    for name in ("lr=10", "lr=3", "seed2", "seed10"):
+        shutil.copytree(small, tmp_path / name)
+    assert [run.path.name for run in find_runs([tmp_path])] == ["lr=3", "lr=10", "seed2", "seed10"]
+
+
+def test_the_page_says_where_and_when_its_runs_were_made(pair: Path) -> None:
+    data = content([pair])
+    (origin,) = data["origins"]
+    summary = json.loads((pair / "fedavg" / "seed0" / "summary.json").read_text())
+    assert f"{summary['machine']['cores']} cores" in origin["machine"] and origin["series"] == ["fedavg", "fedper"]
+    assert f"torch {summary['versions']['torch']}" in origin["versions"]
+    assert data["title"] == "fedavg, fedper on digits (shards:2, mlp)" and data["date"].startswith("20")
+    assert content([pair], "mine")["title"] == "mine"
+
+
 def test_curves_and_clients_are_what_the_run_folder_holds(pair: Path) -> None:
     for series in content([pair])["series"]:
         for run in series["runs"]:

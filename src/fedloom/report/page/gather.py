@@ -22,7 +22,7 @@ from fedloom.io.files import read_lines
 from fedloom.recipe import NO_EFFECT_FIELDS, read_recipe
 from fedloom.runs.folder import RunFolder
 from fedloom.runs.labels import FILE as LABELS
-from fedloom.runs.labels import is_method, names_in, stored_names
+from fedloom.runs.labels import HERE, is_method, names_in, stored_names
 from fedloom.runs.tune.record import ASKED
 
 
@@ -178,7 +178,10 @@ def _below(path: Path) -> list[Path]:
 def _ordered(path: Path, folders: list[Path]) -> list[Path]:
     """Methods in the order in which a comparison was given them, all else by name, with numbers by their value."""
     listed = {
-        file.parent / folder: place for file in path.rglob(LABELS) for place, folder in enumerate(names_in(file.parent))
+        file.parent / folder: place
+        for file in path.rglob(LABELS)
+        for place, folder in enumerate(names_in(file.parent))
+        if folder != HERE
     }
 
     def key(folder: Path) -> list[tuple[int, list[tuple[float, str]]]]:
