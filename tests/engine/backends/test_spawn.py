@@ -115,3 +115,24 @@ def test_a_part_that_only_this_process_knows_is_refused(monkeypatch: pytest.Monk
     experiment = prepare(recipe({**FIELDS, "method": "jotted"}))
     with pytest.raises(fl.FedloomError, match=r"cannot see the part 'jotted' .* name that in `parts`"):
         go(experiment, create(experiment, Path("runs/never")), RunCallback(), partial(federation, spawned=True))
+
+
+def test_where_processes_are_not_forked_commands_give_the_same_results(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on macOS: fresh processes are what a run, a fine-tuning, an analysis and a tuning use by themselves."""
+    fields = {**FIELDS, "method": "scaffold", "model": "linear"}
+
+    def results(folder: str) -> list[Any]:
+        run = fl.run(**fields, out=f"{folder}/run")
+        tuned = fl.personalize(run, part="head", epochs=1, lr=0.01)
+        study = fl.tune("fedavg", over={"lr": [0.03, 0.3]}, trials=2, **{**fields, "out": f"{folder}/tune"})
+        drift = fl.analyze(run, "drift").summary["drift"]
+        return [run.summary["digest"], tuned.accuracy, study.best, drift]
+
+    forked = results("forked")
+    monkeypatch.setenv("FEDLOOM_START", "spawn")
+    used = []
+    monkeypatch.setattr(
+        Processes, "start", lambda self, worker, start=Processes.start: (used.append(worker), start(self, worker))
+    )
+    assert results("fresh") == forked
+    assert used

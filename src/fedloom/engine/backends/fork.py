@@ -12,6 +12,7 @@ import json
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 import traceback
 import warnings
@@ -174,8 +175,18 @@ def _serve(replica: Replica, buffers: SharedBuffers, worker: int, pipe: Connecti
             os._exit(0)
 
 
+def forks() -> bool:
+    """Whether workers are forked: on Linux. Windows has no fork, and on macOS not all of its libraries survive one.
+
+    FEDLOOM_START=spawn in the environment starts fresh processes on Linux as well.
+    """
+    return os.environ.get("FEDLOOM_START", "fork" if sys.platform == "linux" else "spawn") == "fork"
+
+
 def keep_freed_memory() -> None:
     """Let the C library keep freed memory. Otherwise every step returns pages to the system and faults in new ones."""
+    if sys.platform == "win32":
+        return
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:  # glibc: mmap only above 32 MB (its largest threshold), never trim
         mallopt(M_MMAP_THRESHOLD, 32 << 20)

@@ -1,6 +1,6 @@
 """Which back-end runs the clients of a recipe.
 
-device cpu,   workers N | auto     forked processes (fork.py); auto: one per core
+device cpu,   workers N | auto     forked processes (fork.py), elsewhere than on Linux fresh ones (spawn.py); auto: one per core
 device other, one worker           the main process
 device other, more workers         fresh processes (spawn.py), spread over the devices; auto: one per device
 workers ray                        actors of a Ray cluster (ray.py), one per core or per accelerator
@@ -39,7 +39,7 @@ def running(experiment: Experiment, rows: int, spawned: bool = False) -> Iterato
             return
         count = workers.count(recipe.workers, recipe.device)
         buffers, replica = SharedBuffers(experiment, max(rows, count)), Replica(experiment)
-        if spawned or (recipe.device != "cpu" and count > 1):
+        if spawned or _fresh(recipe, count):
             devices = workers.devices(recipe.device)
             yield buffers, stack.enter_context(RemoteBackend(replica, buffers, Processes(), count, devices))
         else:
@@ -55,7 +55,11 @@ def check(recipe: Recipe) -> None:
 
 def built_from_recipe(recipe: Recipe) -> bool:
     """Whether workers are fresh processes, which see only what the recipe names."""
-    return recipe.workers == "ray" or (recipe.device != "cpu" and workers.count(recipe.workers, recipe.device) > 1)
+    return recipe.workers == "ray" or _fresh(recipe, workers.count(recipe.workers, recipe.device))
+
+
+def _fresh(recipe: Recipe, count: int) -> bool:
+    return not workers.forks() if recipe.device == "cpu" else count > 1
 
 
 def rehearse(experiment: Experiment) -> str | None:

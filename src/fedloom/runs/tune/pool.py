@@ -24,6 +24,7 @@ from typing import Any
 import torch
 
 from fedloom.engine.backends.fork import count, end_with_main
+from fedloom.engine.backends.select import built_from_recipe
 from fedloom.engine.server.callback import RunCallback
 from fedloom.errors import CodeFailed, FedloomError, Interrupted, Unwritable
 from fedloom.recipe import Recipe
@@ -47,14 +48,14 @@ Progress = Callable[[Work, dict[str, Any]], None]  # called after every round wi
 
 def processes(recipe: Recipe) -> int:
     """Number of trials that run at the same time."""
-    if recipe.device != "cpu" or recipe.workers == "ray":
+    if built_from_recipe(recipe) or recipe.device != "cpu":
         return 1
     return count(recipe.workers, recipe.device)
 
 
 def perform(waiting: deque[Work], recipe: Recipe, progress: Progress) -> Generator[tuple[Work, Outcome], None, None]:
     """Outcomes as they come. The caller may append to `waiting` meanwhile."""
-    if recipe.device != "cpu" or recipe.workers == "ray":
+    if built_from_recipe(recipe) or recipe.device != "cpu":
         while waiting:
             work = waiting.popleft()
             yield work, run_trial(work.recipe, work.job.until, [_Rounds(partial(progress, work))])
