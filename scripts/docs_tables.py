@@ -20,9 +20,9 @@ from typing import Any
 import keywords
 from typer.main import get_command
 
+from fedloom.cli.application import application
 from fedloom.cli.examples import EXAMPLES
 from fedloom.cli.kinds import KINDS
-from fedloom.cli.main import application
 from fedloom.data.partition.partitioner import Partitioner
 from fedloom.data.scheme import SCHEMES
 from fedloom.data.shifts.shift import Shift

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fedloom.cli import names
-from fedloom.cli.main import COMMANDS
+from fedloom.cli.application import COMMANDS
 from fedloom.elsewhere import ABSENT, ELSEWHERE
 from fedloom.methods import method
 from fedloom.nearest import near, unknown_part

@@ -8,8 +8,9 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
+from fedloom.cli.application import application
 from fedloom.cli.examples import EXAMPLES
-from fedloom.cli.main import application, main
+from fedloom.cli.main import main
 from fedloom.methods.api.registry import PARTS
 from fedloom.recipe import Recipe
 from fedloom.recipe.groups import GROUPS, OTHER, grouped

@@ -136,7 +136,7 @@ def test_a_name_that_is_taken_or_cannot_be_written_is_refused(forget_metrics: No
             ["acuracy"],
             np.eye(2),
             [0, 1],
-            "metrics: 'acuracy' is unknown; allowed are accuracy, auroc, balanced_accuracy",
+            r"metrics: 'acuracy' is unknown; did you mean accuracy\? allowed are accuracy, auroc, balanced_accuracy",
         ),
         (["loss"], np.eye(2)[0], [0, 1], r"metrics: scores must be \(samples, classes\)"),
         (["loss"], np.eye(2), [0, 2], "metrics: targets must be class numbers from 0 to 1"),

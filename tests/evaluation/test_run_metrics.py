@@ -285,7 +285,10 @@ def test_an_edited_metric_is_the_new_one_and_a_failing_one_is_named() -> None:
 @pytest.mark.parametrize(
     ("metrics", "message"),
     [
-        ("acuracy", "metrics: 'acuracy' is unknown; allowed are accuracy, auroc, balanced_accuracy"),
+        (
+            "acuracy",
+            r"metrics: 'acuracy' is unknown; did you mean accuracy\? allowed are accuracy, auroc, balanced_accuracy",
+        ),
         ("", "metrics: at least one is needed, as in accuracy,macro_f1"),
         (["loss", "loss"], "metrics: 'loss' is given twice"),
         (5, "metrics: must be a valid tuple"),
