@@ -1,0 +1,242 @@
+"""Compiled convolutions, alone and with pooling and ReLU: torch's own numbers and derivatives, where shapes say so."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+import fedloom as fl
+from fedloom.nets.build import build
+from fedloom.nets.kernels.native import stem, winograd
+from fedloom.nets.kernels.native.convolve import convolve
+from fedloom.nets.kernels.native.library import native_reason
+from fedloom.nets.kernels.native.pool import pool_relu
+from fedloom.nets.kernels.native.winograd import directly
+from fedloom.nets.kernels.use import use_native
+from fedloom.nets.stages import with_stages
+
+torch.set_num_threads(1)
+LAST = torch.channels_last
+
+# batch, (inputs, outputs, kernel), padding, (height, width) of the image
+TILED: dict[str, tuple[int, tuple[int, int, int], tuple[int, int], tuple[int, int]]] = {
+    "padded": (3, (16, 32, 3), (1, 1), (6, 6)),
+    "without a border": (2, (8, 8, 3), (0, 0), (6, 8)),
+    "odd maps": (2, (5, 19, 3), (1, 1), (7, 5)),
+    "one image": (1, (33, 3, 3), (1, 1), (5, 4)),
+    "one window": (2, (4, 4, 3), (1, 1), (2, 2)),
+    "a border on one side": (2, (7, 40, 3), (0, 1), (5, 3)),
+    "a wide border": (1, (6, 5, 3), (2, 2), (3, 4)),
+    "several blocks of tiles": (7, (9, 10, 3), (1, 1), (15, 14)),
+}
+STEMS: dict[str, tuple[int, tuple[int, int, int], tuple[int, int], tuple[int, int]]] = {
+    "grey": (3, (1, 32, 3), (1, 1), (8, 7)),
+    "colors": (2, (3, 70, 5), (0, 0), (9, 10)),
+    "odd maps": (1, (2, 5, 3), (0, 1), (6, 5)),
+    "an even kernel": (2, (3, 17, 4), (2, 1), (5, 6)),
+    "one pixel wide": (2, (4, 9, 1), (0, 0), (4, 5)),
+}
+CASES = [*((winograd, case) for case in TILED.values()), *((stem, case) for case in STEMS.values())]
+NAMES = [*(f"tiles: {name}" for name in TILED), *(f"stem: {name}" for name in STEMS)]
+
+
+@pytest.fixture(autouse=True)
+def _compiled() -> None:
+    if reason := native_reason():
+        pytest.skip(reason)
+
+
+def given(case: Any, dtype: torch.dtype = torch.float64, image: bool = False) -> list[Tensor]:
+    batch, (inputs, out, side), _, size = case
+    draw = torch.Generator().manual_seed(1)
+    x = torch.randn(batch, inputs, *size, generator=draw, dtype=dtype).contiguous(memory_format=LAST)
+    weight = torch.randn(out, side, side, inputs, generator=draw, dtype=dtype).permute(0, 3, 1, 2)
+    bias = torch.randn(out, generator=draw, dtype=dtype)
+    return [x.requires_grad_(not image), weight.requires_grad_(), bias.requires_grad_()]
+
+
+def results(call: Any, tensors: list[Tensor], pull: Tensor | None = None) -> list[Tensor]:
+    """The output and all gradients, of a sum whose weights are drawn."""
+    made = call(*tensors)
+    if pull is None:
+        pull = torch.randn(made.shape, generator=torch.Generator().manual_seed(2), dtype=made.dtype)
+    wanted = [tensor for tensor in tensors if tensor.requires_grad]
+    return [made.detach(), *torch.autograd.grad(made, wanted, pull)]
+
+
+@pytest.mark.parametrize(("kernel", "case"), CASES, ids=NAMES)
+@pytest.mark.parametrize("pooled", [False, True])
+def test_results_and_gradients_are_torch_s(kernel: Any, case: Any, pooled: bool) -> None:
+    tensors = given(case, image=kernel is stem)
+    ours = results(lambda *given: kernel.convolve(*given, case[2], pooled), tensors)
+    for one, other in zip(ours, results(lambda *given: directly(*given, case[2], pooled), tensors), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-11, atol=1e-11)
+        assert one.dim() < 4 or one.is_contiguous(memory_format=LAST)
+    with torch.no_grad():
+        assert torch.equal(kernel.convolve(*tensors, case[2], pooled), ours[0])
+
+
+@pytest.mark.parametrize("kernel", [winograd, stem])
+@pytest.mark.parametrize("layout", [torch.contiguous_format, LAST])
+def test_other_layouts_and_layers_without_bias_have_the_same_results(kernel: Any, layout: torch.memory_format) -> None:
+    case = TILED["padded"] if kernel is winograd else STEMS["colors"]
+    x, weight, _ = given(case, image=kernel is stem)
+    x, weight = (t.detach().contiguous(memory_format=layout).requires_grad_(t.requires_grad) for t in (x, weight))
+    ours = results(lambda x, weight: kernel.convolve(x, weight, None, case[2], True), [x, weight])
+    theirs = results(lambda x, weight: directly(x, weight, None, case[2], True), [x, weight])
+    for one, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-11, atol=1e-11)
+
+
+SMALL = {"tiles": (winograd, (1, (2, 3, 3), (1, 1), (3, 4))), "stem": (stem, (1, (2, 3, 3), (1, 1), (3, 4)))}
+
+
+@pytest.mark.parametrize("which", SMALL)
+@pytest.mark.parametrize("pooled", [False, True])
+def test_first_and_second_derivatives_are_right(which: str, pooled: bool) -> None:
+    kernel, case = SMALL[which]
+    tensors = given(case)
+    call = lambda *values: kernel.convolve(*values, case[2], pooled)  # type: ignore[attr-defined]  # noqa: E731
+    assert torch.autograd.gradcheck(call, tensors)
+    assert torch.autograd.gradgradcheck(call, tensors)
+
+
+def test_pooling_with_relu_and_its_derivatives_are_right() -> None:
+    for size in ((4, 6), (5, 7), (2, 3)):
+        x = torch.randn(2, 19, *size, dtype=torch.float64).contiguous(memory_format=LAST).requires_grad_()
+        ours, theirs = results(pool_relu, [x]), results(lambda x: F.max_pool2d(x, 2).relu(), [x])
+        for one, other in zip(ours, theirs, strict=True):
+            assert torch.equal(one, other)
+    x = torch.randn(1, 2, 4, 4, dtype=torch.float64).requires_grad_()
+    assert torch.autograd.gradcheck(pool_relu, x)
+    assert torch.autograd.gradgradcheck(pool_relu, x)
+
+
+def test_what_is_not_a_number_is_not_lost_in_pooling() -> None:
+    x = torch.randn(1, 16, 6, 6).contiguous(memory_format=LAST)
+    for row, column in ((0, 0), (1, 2), (2, 5), (5, 5)):
+        x[0, :, row, column] = torch.nan
+    assert torch.equal(pool_relu(x).isnan(), F.max_pool2d(x, 2).isnan())
+    weight = torch.randn(16, 16, 3, 3)
+    assert winograd.convolve(x, weight, None, (1, 1), True).isnan().any()
+
+
+@pytest.mark.parametrize(
+    "shape", [(10, 32, 64, 3, 14, 1), (10, 64, 128, 3, 7, 1), (50, 64, 64, 3, 8, 1), (10, 1, 32, 3, 28, 1)]
+)
+def test_single_precision_is_as_exact_as_torch_s(shape: tuple[int, int, int, int, int, int]) -> None:
+    batch, inputs, out, side, size, padding = shape
+    kernel, case = (stem if inputs < 5 else winograd), (batch, (inputs, out, side), None, (size, size))
+    single = given(case, torch.float32, image=kernel is stem)
+    double = [tensor.detach().double().requires_grad_(tensor.requires_grad) for tensor in single]
+    borders = (padding, padding)
+    exact = results(lambda *given: directly(*given, borders, False), double)
+    pull = torch.randn(exact[0].shape, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    exact = results(lambda *given: directly(*given, borders, False), double, pull)
+    theirs = results(lambda *given: directly(*given, borders, False), single, pull.float())
+    ours = results(lambda *given: kernel.convolve(*given, borders, False), single, pull.float())
+    for right, direct, mine in zip(exact, theirs, ours, strict=True):
+        assert (mine - right).norm() < 1.2 * (direct - right).norm()
+
+
+def test_shapes_alone_choose() -> None:
+    def chosen(batch: int, inputs: int, out: int, side: int, size: int, padding: int = 1, **more: Any) -> str:
+        x, weight = torch.zeros(batch, inputs, size, size), torch.zeros(out, inputs, side, side, requires_grad=True)
+        made = convolve(x, weight, None, more.get("stride", (1, 1)), (padding, padding), more.get("groups", 1))
+        return "" if made is None else type(made.grad_fn).__name__.strip("_").removesuffix("Backward")
+
+    assert chosen(10, 32, 64, 3, 14) == chosen(10, 64, 128, 3, 7) == chosen(50, 64, 64, 3, 4) == "Winograd"
+    assert chosen(10, 1, 32, 3, 28) == chosen(50, 3, 64, 5, 32, 0) == "Stem"
+    assert chosen(2, 32, 64, 3, 4) == ""  # few tiles
+    assert chosen(10, 8, 64, 3, 14) == ""  # few channels
+    assert chosen(50, 256, 256, 3, 8) == ""  # spectra are faster
+    assert chosen(10, 256, 256, 3, 8) == "Winograd"  # but not with few images
+    assert chosen(10, 32, 64, 5, 14) == chosen(10, 32, 64, 3, 14, stride=(2, 2)) == ""
+    assert chosen(10, 3, 64, 3, 2, 0) == ""  # no convolution at all
+
+
+@pytest.fixture
+def nets() -> tuple[nn.Module, nn.Module]:
+    torch.manual_seed(0)
+    plain = build("cnn", (1, 16, 16), 10, "batch", "portable")
+    native = copy.deepcopy(plain)
+    use_native(native)
+    return plain, native
+
+
+def operations(made: Tensor) -> set[str]:
+    names, waiting = set(), [made.grad_fn]
+    while waiting:
+        node = waiting.pop()
+        if node is not None:
+            names.add(type(node).__name__)
+            waiting += [parent for parent, _ in node.next_functions]
+    return names
+
+
+def test_a_net_computes_convolution_pooling_and_relu_together(nets: tuple[nn.Module, nn.Module]) -> None:
+    x = torch.rand(20, 1, 16, 16)
+    ours, theirs = nets[1](x), nets[0](x)
+    assert {"_StemBackward", "_WinogradBackward"} <= operations(ours)
+    assert not any("MaxPool" in name or "Relu" in name for name in operations(ours))
+    torch.testing.assert_close(ours, theirs)
+
+
+def test_hooks_see_what_passes_between_modules(nets: tuple[nn.Module, nn.Module]) -> None:
+    x = torch.rand(20, 1, 16, 16)
+    (features, stages), (expected, of_plain) = (with_stages(net.body, x) for net in reversed(nets))  # type: ignore[arg-type]
+    torch.testing.assert_close(features, expected)
+    assert len(stages) == len(of_plain) == 3
+    for one, other in zip(stages, of_plain, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_clients_can_be_stacked_and_other_precisions_are_left_to_torch(nets: tuple[nn.Module, nn.Module]) -> None:
+    plain, native = nets
+    weights = {name: torch.stack([value, 2 * value]).detach() for name, value in native.named_parameters()}
+    x = torch.rand(2, 20, 1, 16, 16)
+
+    def loss(net: nn.Module, values: dict[str, Tensor], x: Tensor) -> Tensor:
+        made: Tensor = torch.func.functional_call(net, values, x)
+        return made.square().sum()
+
+    stacked, expected = (
+        torch.func.vmap(torch.func.grad(lambda values, x: loss(net, values, x)))(weights, x)  # noqa: B023
+        for net in (native, plain)
+    )
+    alone = torch.func.grad(lambda values: loss(native, values, x[0]))({name: w[0] for name, w in weights.items()})
+    for name in weights:
+        torch.testing.assert_close(stacked[name], expected[name])
+        torch.testing.assert_close(alone[name], expected[name][0], rtol=1e-3, atol=1e-4)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert not any("Winograd" in name for name in operations(native(x[0])))
+    assert native.bfloat16()(x[0].bfloat16()).dtype == torch.bfloat16
+
+
+def test_gradients_of_images_are_torch_s(nets: tuple[nn.Module, nn.Module]) -> None:
+    of_images = []
+    for net in nets:
+        x = torch.rand(20, 1, 16, 16, generator=torch.Generator().manual_seed(3)).requires_grad_()
+        of_images += torch.autograd.grad(net(x).square().sum(), x)
+    torch.testing.assert_close(*of_images, rtol=1e-3, atol=1e-5)
+
+
+def test_a_run_agrees_with_portable_kernels_and_has_its_own_bits(tmp_path: Path) -> None:
+    fields = {"data": {"name": "digits", "images": 200}, "split": "iid", "clients": 2, "fraction": 1.0, "model": "cnn"}
+    fields |= {"rounds": 2, "batch": 20, "lr": 0.05, "eval_every": 0, "workers": 1}
+    final = {}
+    for name, more in {"native": {}, "portable": {}, "two": {"workers": 2}}.items():
+        kernels = "native" if name == "two" else name
+        run = fl.run(fields, kernels=kernels, out=str(tmp_path / name), **more)
+        final[name] = load_file(run.path / "final.safetensors")
+    for name, weight in final["native"].items():
+        torch.testing.assert_close(weight, final["portable"][name], rtol=0, atol=1e-4)
+        assert torch.equal(weight, final["two"][name])
+    assert any(not torch.equal(weight, final["portable"][name]) for name, weight in final["native"].items())
