@@ -229,11 +229,11 @@ def test_personalize_shows_every_epoch_and_stores_every_client(capsys: pytest.Ca
         ("splits", ["dirichlet", "shards:2"]),
     ],
 )
-def test_list_names_what_recipes_may_use(what: str, names: list[str]) -> None:
-    done = fedloom("list", what)
-    assert done.returncode == 0
+def test_list_names_what_recipes_may_use(capsys: pytest.CaptureFixture[str], what: str, names: list[str]) -> None:
+    code, out, _ = call(capsys, "list", what)
+    assert code == 0
     for name in names:
-        assert name in done.stdout
+        assert name in out
 
 
 def test_control_c_ends_with_a_folder_that_can_be_resumed() -> None:

@@ -10,11 +10,12 @@ from typer.testing import CliRunner
 
 from fedloom.cli.application import application
 from fedloom.cli.examples import EXAMPLES
+from fedloom.cli.kinds import KINDS
 from fedloom.cli.main import main
 from fedloom.methods.api.registry import PARTS
 from fedloom.recipe import Recipe
 from fedloom.recipe.groups import GROUPS, OTHER, grouped
-from fedloom.report.catalog.kinds import KINDS
+from fedloom.report.catalog.kinds import kind
 from fedloom.report.catalog.methods import meanings
 from fedloom.report.catalog.render import description_lines, list_lines
 
@@ -26,9 +27,9 @@ def call(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str,
     return int(ended.value.code or 0), said.out, said.err
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_lists_fit_80_columns_and_name_every_entry_once(kind: str) -> None:
-    entries = KINDS[kind].entries()
+@pytest.mark.parametrize("name", KINDS)
+def test_lists_fit_80_columns_and_name_every_entry_once(name: str) -> None:
+    entries = kind(name).entries()
     lines = list(list_lines(entries, 80))
     assert max(map(len, lines)) <= 80
     assert all(not line.startswith(" ") or line.startswith("  ") for line in lines)
@@ -39,7 +40,7 @@ def test_lists_fit_80_columns_and_name_every_entry_once(kind: str) -> None:
 
 
 def test_methods_are_grouped_by_what_a_user_looks_for() -> None:
-    groups = {entry.name: entry.group for entry in KINDS["methods"].entries()}
+    groups = {entry.name: entry.group for entry in kind("methods").entries()}
     assert groups["scaffold"] == groups["fedavg"] == "Local training, one global model"
     assert (groups["fn"], groups["agn"], groups["fedadam"]) == ("Heads", "Normalizers", "Server")
     assert (groups["krum"], groups["dp"], groups["ditto"]) == (*["Robust and private"] * 2, "Personal models")
@@ -47,7 +48,7 @@ def test_methods_are_grouped_by_what_a_user_looks_for() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "name", "words"),
+    ("list_", "name", "words"),
     [
         (
             "methods",
@@ -67,8 +68,8 @@ def test_methods_are_grouped_by_what_a_user_looks_for() -> None:
         ("papers", "fedbabu", ["fedbabu/table5"]),
     ],
 )
-def test_a_description_has_what_a_reader_needs(kind: str, name: str, words: list[str]) -> None:
-    description = KINDS[kind].describe(name)
+def test_a_description_has_what_a_reader_needs(list_: str, name: str, words: list[str]) -> None:
+    description = kind(list_).describe(name)
     text = " ".join(" ".join(description_lines(description, 80)).split())
     assert [word for word in words if word not in text] == []
     assert description.to_json()["name"] == name
@@ -95,7 +96,7 @@ def test_no_command_is_a_request_for_help(capsys: pytest.CaptureFixture[str], wo
 def test_list_alone_counts_what_can_be_listed(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = call(capsys, "list")
     assert code == 0
-    assert all(kind in out for kind in KINDS)
+    assert all(name in out for name in KINDS)
 
 
 def test_a_printed_recipe_is_one_that_can_be_read(capsys: pytest.CaptureFixture[str]) -> None:

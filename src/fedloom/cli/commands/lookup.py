@@ -49,16 +49,16 @@ def list_(
         raise FedloomError(f"list: there is no list {what!r}; {hint}allowed are {', '.join(KINDS)}")
 
     from fedloom.io.user_code import import_parts
-    from fedloom.report.catalog.kinds import KINDS as LISTS
+    from fedloom.report.catalog.kinds import kind
     from fedloom.report.catalog.render import description_lines, list_lines
 
     import_parts(tuple(parts or ()))
     width = console.width()
     if name is not None:
-        description = LISTS[what].describe(name)
+        description = kind(what).describe(name)
         console.lines(description_lines(description, width))
         return Outcome(description.to_json())
-    entries = LISTS[what].entries()
+    entries = kind(what).entries()
     console.lines([*list_lines(entries, width), "", f"fedloom list {what} NAME describes one of them."])
     return Outcome([entry.to_json() for entry in entries])
 
