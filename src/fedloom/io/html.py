@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
-LEFT = ' style="text-align:left"'
-
 
 def html_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], note: str = "") -> str:
-    """The first column is text, the others are numbers. A cell that is a `Shade` has a background."""
-    head = "".join(f"<th{LEFT if place == 0 else ''}>{escape(name)}</th>" for place, name in enumerate(columns))
-    body = "".join(f"<tr>{''.join(_cell(value, place) for place, value in enumerate(row))}</tr>" for row in rows)
-    below = f"<br><small>{escape(note)}</small>" if note else ""
+    """Texts are aligned to the left, numbers to the right. A cell that is a `Shade` has a background."""
+    first = rows[0] if rows else columns
+    head = "".join(f"<th style={_align(value)}>{escape(name)}</th>" for name, value in zip(columns, first, strict=True))
+    body = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in rows)
+    below = f"<small>{escape(note)}</small>" if note else ""
     header = f"<thead><tr>{head}</tr></thead>" if columns else ""
     return f"<div><b>{escape(title)}</b><table>{header}<tbody>{body}</tbody></table>{below}</div>"
 
@@ -28,8 +27,12 @@ class Shade(str):
         return made
 
 
-def _cell(value: object, place: int) -> str:
-    style = LEFT if place == 0 else ""
+def _cell(value: object) -> str:
+    style = _align(value)
     if isinstance(value, Shade) and value.strength > 0:
-        style = f' style="background:rgba(70,130,180,{min(value.strength, 1):.2f})"'
-    return f"<td{style}>{escape(str(value))}</td>"
+        style = f'"text-align:right;background:rgba(70,130,180,{min(value.strength, 1):.2f})"'
+    return f"<td style={style}>{escape(str(value))}</td>"
+
+
+def _align(value: object) -> str:
+    return '"text-align:left"' if any(sign.isalpha() for sign in str(value)) else '"text-align:right"'

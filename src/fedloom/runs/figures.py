@@ -21,7 +21,7 @@ def curves_figure(title: str, metric_name: str, curves: Mapping[str, Sequence[Cu
     except ImportError:
         raise FedloomError("plot: needs plotly; install it with: pip install plotly") from None
     metric = metric_named(metric_name)
-    figure = graph_objects.Figure()
+    bands, lines = [], []
     for number, (name, runs) in enumerate(curves.items()):
         color = COLORS[number % len(COLORS)]
         rounds, means, deviations = _over_seeds(metric, runs)
@@ -33,16 +33,17 @@ def curves_figure(title: str, metric_name: str, curves: Mapping[str, Sequence[Cu
                 y=[*upper, *reversed(lower)],
                 fill="toself",
                 fillcolor=color,
-                opacity=0.2,
+                opacity=0.15,
                 line={"width": 0},
                 hoverinfo="skip",
                 showlegend=False,
                 legendgroup=name,
             )
-            figure.add_trace(band)
+            bands.append(band)
         mode = "lines" if len(rounds) > 1 else "markers"
         line = graph_objects.Scatter(x=rounds, y=means, name=name, mode=mode, line={"color": color}, legendgroup=name)
-        figure.add_trace(line)
+        lines.append(line)
+    figure = graph_objects.Figure([*bands, *lines])  # no band hides a line
     figure.update_layout(title=title, xaxis_title="round", yaxis_title=metric.heading, template="plotly_white")
     return figure
 
