@@ -134,6 +134,12 @@ function withLegend(traces, layout, key, width) {
     legend: { orientation: "h", x: 0, xanchor: "left", y: 1, yref: "container", yanchor: "top", entrywidth: made.entry, entrywidthmode: "pixels", maxheight: made.height + 60, font: { color: css("--ink"), size: 12 }, ...(key ? { itemclick: false, itemdoubleclick: false } : {}) } } };
 }
 
+function wholeRounds(traces, layout, width) { // no tick between two rounds
+  const axes = Object.keys(layout).filter(k => /^xaxis\d*$/.test(k)), at = traces.flatMap(t => t.x || []).filter(known);
+  if (!axes.some(a => layout[a].title === "round") || Math.max(...at) - Math.min(...at) > (width < 640 ? 8 : 12)) return layout;
+  return { ...layout, ...Object.fromEntries(axes.map(a => [a, { ...layout[a], dtick: 1 }])) };
+}
+
 const MARGIN = { l: 52, r: 16, t: 14, b: 44 };
 const pointer = matchMedia("(hover: hover)").matches; // without one, as on a phone, a finger on a figure scrolls the page
 function themed(layout) {
@@ -154,7 +160,7 @@ const SEEN = new IntersectionObserver(all => all.filter(e => e.isIntersecting).f
 async function figure(root, id, given, base, title, key) { // drawn when it comes near the viewport, so that a page of many runs opens fast
   const place = el("div", { class: "figure", id: `figure-${id}`, "data-figure": id });
   root.append(el("div", { class: "card" }, title ? el("h3", {}, title) : null, place));
-  const { traces, layout } = withLegend(given.map(t => ({ name: id, ...t })), base, key, place.clientWidth || 800);
+  const { traces, layout } = withLegend(given.map(t => ({ name: id, ...t })), wholeRounds(given, base, place.clientWidth), key, place.clientWidth || 800);
   traces.forEach(t => { t.name = plain(t.name); });
   place.style.height = `${layout.height || 360}px`;
   place.pending = () => Plotly.newPlot(place, traces, themed(layout), {

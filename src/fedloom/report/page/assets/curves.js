@@ -44,8 +44,7 @@ section("curves", "Learning curves", {
         const sets = seeds === "each" ? s.runs.map(r => [[r], `${s.label}, seed ${r.seed}`]) : [[s.runs, s.label]];
         return sets.flatMap(([runs, label]) => { const found = band(runs, of, xOf); return found && found.x.length ? bandTraces(found, i, label, { limits: scale === 100 ? [0, 100] : undefined }) : []; });
       });
-      const ends = traces.flatMap(t => t.x), wide = Math.max(...ends) - Math.min(...ends);
-      await figure(root, id, traces, { height: 400, xaxis: { title: XTITLE[x], dtick: x === "round" && wide <= 12 ? 1 : undefined }, yaxis: { title: title + (scale === 100 ? " in %" : "") } }, `${capital(title)} by ${XNAME[x]}${spreadText}`, seriesKey(shown()));
+      await figure(root, id, traces, { height: 400, xaxis: { title: XTITLE[x] }, yaxis: { title: title + (scale === 100 ? " in %" : "") } }, `${capital(title)} by ${XNAME[x]}${spreadText}`, seriesKey(shown()));
     };
     await draw("curves", metrics.find(m => m[0] === name));
     if (DATA.export) for (const m of DATA.metrics.slice(1)) // for papers, every metric has its figure
