@@ -70,13 +70,6 @@ class Conv2d(nn.Conv2d):
             return output
         return self._torch(x, weight, bias)
 
-    def pooled(self, x: Tensor) -> Tensor | None:
-        """This convolution, then max_pool2d(2) and relu, by a compiled kernel; None where there is none."""
-        if not self.native:
-            return None
-        stride, padding = _pair(self.stride), _pair(self.padding)
-        return convolve(x, self.weight, self.bias, stride, padding, self.groups, pooled=True)
-
     def _spectral(self, x: Tensor) -> bool:
         if self.groups > 1 or self.stride != (1, 1) or x.dtype not in spectra.DTYPES:
             return False

@@ -58,6 +58,14 @@ def convolve(
     return None
 
 
+def convolve_pooled(x: Tensor, conv: nn.Conv2d) -> Tensor | None:
+    """This layer, then max_pool2d(2) and relu, by one compiled kernel; None where there is none."""
+    if not getattr(conv, "native", False) or type(conv).forward is not nn.Conv2d.forward or isinstance(conv.padding, str):
+        return None
+    (down, right), (high, wide) = conv.stride, conv.padding
+    return convolve(x, conv.weight, conv.bias, (down, right), (high, wide), conv.groups, pooled=True)
+
+
 def _tiled(x: Tensor, out: int, made: Pair, padding: Pair) -> bool:
     """Whether Winograd's way is the fastest: it is, but where spectra are as small and channels many."""
     batch, inputs, high, wide = x.shape

@@ -18,8 +18,8 @@ from torch import Tensor, nn
 
 from fedloom.nets.kernels.native.batchnorm import BatchNorm2d
 from fedloom.nets.kernels.native.block import block, fits
+from fedloom.nets.kernels.native.convolve import convolve_pooled
 from fedloom.nets.kernels.native.pool import halves, pool_relu, pools
-from fedloom.nets.kernels.products import Conv2d
 
 
 class Sequential(nn.Sequential):
@@ -44,8 +44,8 @@ def _first(modules: list[nn.Module], at: int, x: Any) -> tuple[Any, int]:
         return module.normalize(x, relu=True), 2
     if halves(module) and _rectified(modules, at) and pools(x):
         return pool_relu(x), 2
-    if type(module) is Conv2d and at + 2 < len(modules) and halves(modules[at + 1]):
-        made = module.pooled(x) if _rectified(modules, at + 1) and not _hooked(module) else None
+    if isinstance(module, nn.Conv2d) and not _hooked(module) and at + 2 < len(modules) and halves(modules[at + 1]):
+        made = convolve_pooled(x, module) if _rectified(modules, at + 1) else None
         if made is not None:
             return made, 3
     return module(x), 1
