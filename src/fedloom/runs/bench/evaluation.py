@@ -25,7 +25,7 @@ def evaluation(effort: Effort, _: Callable[[str], None]) -> Iterator[Figure]:
             before = time.perf_counter()
             evaluate_global(fed)
             seconds.append(time.perf_counter() - before)
-        return Timed(median(seconds), ready, fed.backend.count)
+        return Timed(median(seconds), ready, fed.backend.count, fed.experiment.recipe.kernels)
 
     with tempfile.TemporaryDirectory() as folder:
         data = random_data(Path(folder), random_images(100 + IMAGES, (32, 32, 3)), IMAGES)

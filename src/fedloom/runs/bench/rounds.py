@@ -26,6 +26,7 @@ class Timed:
     round: float  # median seconds
     ready: float  # seconds from the recipe to the end of the first round
     workers: int
+    kernels: str  # as resolved
 
 
 def timed_rounds(fields: Mapping[str, Any], seconds: float, least: int = 3) -> Timed:
@@ -37,7 +38,7 @@ def timed_rounds(fields: Mapping[str, Any], seconds: float, least: int = 3) -> T
         rounds: list[float] = []
         while len(rounds) < least or time.perf_counter() - began < seconds:
             rounds.append(float(fed.round()["seconds"]))
-        return Timed(float(np.median(rounds)), ready, fed.backend.count)
+        return Timed(float(np.median(rounds)), ready, fed.backend.count, fed.experiment.recipe.kernels)
 
     return with_federation(fields, measure)
 

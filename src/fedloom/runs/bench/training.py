@@ -17,8 +17,9 @@ import torch
 
 from fedloom.engine.backends.fork import count, keep_freed_memory
 from fedloom.nets import build
+from fedloom.nets.kernels.use import use_native
 from fedloom.runs.bench.figure import Effort, Figure
-from fedloom.runs.bench.rounds import random_data, random_images, timed_rounds
+from fedloom.runs.bench.rounds import Timed, random_data, random_images, timed_rounds
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,7 @@ def training(workload: Workload) -> Callable[[Effort, Callable[[str], None]], It
                 "precision": effort.precision,
             }
             timed = timed_rounds(fields, effort.seconds, 2 if effort.quick else 3)
-        bare = _bare(workload, cohort, effort.precision, timed.workers)
+        bare = _bare(workload, cohort, effort.precision, timed)
         ceiling = max(before, limit(workers, pause))
         samples = cohort * workload.samples / timed.round
         speed = samples * operations(workload) / 1e9
@@ -81,18 +82,21 @@ def training(workload: Workload) -> Callable[[Effort, Callable[[str], None]], It
     return run
 
 
-def _bare(workload: Workload, cohort: int, precision: str, workers: int) -> float:
+def _bare(workload: Workload, cohort: int, precision: str, timed: Timed) -> float:
     """Seconds that a round's forward and backward passes and SGD steps alone take, by a plain loop in as many workers."""
     steps = cohort * workload.samples // workload.batch
-    with multiprocessing.get_context("fork").Pool(workers, keep_freed_memory) as pool:
-        times = pool.map(_steps, [(workload, precision, max(steps // workers, 1))] * workers, chunksize=1)
+    task = workload, precision, timed.kernels, max(steps // timed.workers, 1)
+    with multiprocessing.get_context("fork").Pool(timed.workers, keep_freed_memory) as pool:
+        times = pool.map(_steps, [task] * timed.workers, chunksize=1)
     return max(times)
 
 
-def _steps(task: tuple[Workload, str, int]) -> float:
-    workload, precision, steps = task
+def _steps(task: tuple[Workload, str, str, int]) -> float:
+    workload, precision, kernels, steps = task
     torch.set_num_threads(1)
     net, x, y = _problem(workload)
+    if kernels == "native":
+        use_native(net)
     net.train()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01, momentum=0.9)
     began = 0.0
