@@ -24,7 +24,13 @@ Straight = Callable[..., fl.Run]
 @pytest.fixture(scope="session", autouse=True)
 def _cache(tmp_path_factory: pytest.TempPathFactory) -> None:
     """One cache for the whole session: images are decoded once."""
-    os.environ["FEDLOOM_CACHE"] = str(tmp_path_factory.getbasetemp().parent / "fedloom-cache")
+    cache = tmp_path_factory.getbasetemp().parent / "fedloom-cache"
+    os.environ["FEDLOOM_CACHE"] = str(cache)
+    cache.mkdir(exist_ok=True)
+    compiled = Path("~/.cache/fedloom/native").expanduser()  # compiling takes longer than most tests: once per machine
+    compiled.mkdir(parents=True, exist_ok=True)
+    with contextlib.suppress(FileExistsError):
+        (cache / "native").symlink_to(compiled)
     os.environ.pop("FEDLOOM_DATA", None)
     os.environ["FEDLOOM_OVERSUBSCRIBE"] = "1"  # promises about workers are kept on any number of cores
     torch.set_num_threads(1)

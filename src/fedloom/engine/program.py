@@ -23,7 +23,7 @@ from fedloom.engine.threads import one_thread
 from fedloom.errors import FedloomError
 from fedloom.methods import Method, Query, RunPlan, TaskInfo, Tensors, method
 from fedloom.nets import Net, build, fixed_tensors, region_of, set_batch_norm, spelled_model
-from fedloom.nets.kernels.use import use_native
+from fedloom.nets.kernels.use import lacks_native, use_native
 from fedloom.nets.layers.heads import set_head
 from fedloom.recipe import Recipe
 from fedloom.rng import seeded
@@ -113,7 +113,7 @@ def build_program(recipe: Recipe, task: TaskInfo, initial: Mapping[str, Tensor] 
     if given:
         given.fill(net)
     net, regions = assemble(net, sum_of_parts, task, recipe)
-    if recipe.kernels == "native":
+    if recipe.kernels == "native" and not lacks_native(net):  # a run that needs them is refused (kernels.py)
         use_native(net)
     net.staged = any(part.uses_stages for part in sum_of_parts.parts)
     layout = Layout(net, regions)

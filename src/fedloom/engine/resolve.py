@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from fedloom.engine.client.vmap.choose import choose_vmap
 from fedloom.engine.experiment import Experiment
-from fedloom.engine.kernels import choose_kernels
+from fedloom.engine.kernels import check_kernels, choose_kernels
 from fedloom.engine.precision import choose_precision
 from fedloom.nets.kernels.use import use_native
 
@@ -20,6 +20,7 @@ def resolve(experiment: Experiment) -> tuple[Experiment, list[str]]:
         precision, reason = choose_precision(recipe, experiment.program.net, experiment.program.task.inputs)
         notes.append(f"precision: auto is {precision} here: {reason}")
         experiment = experiment.with_recipe(recipe.changed(precision=precision))
+    check_kernels(recipe, experiment.program.net)
     if recipe.kernels == "auto":
         kernels, why = choose_kernels(experiment.recipe, experiment.program.net)
         if why:

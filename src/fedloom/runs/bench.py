@@ -18,8 +18,10 @@ import torch
 
 from fedloom.engine.backends.fork import count, keep_freed_memory
 from fedloom.engine.experiment import prepare
+from fedloom.engine.resolve import resolve
 from fedloom.errors import FedloomError, shown
 from fedloom.nets import build
+from fedloom.nets.kernels.use import use_native
 from fedloom.recipe import Recipe, recipe
 from fedloom.runs.federation import federation
 from fedloom.runs.folder import create
@@ -90,7 +92,7 @@ def measure(workload: Workload, seconds: float, precision: str) -> Timed:
     with tempfile.TemporaryDirectory() as folder:
         given = _recipe(workload, Path(folder), precision)
         began = time.perf_counter()
-        experiment = prepare(given)
+        experiment, _ = resolve(prepare(given))
         with federation(experiment, create(experiment, Path(folder) / "run")) as fed:
             fed.round()
             ready = time.perf_counter() - began
@@ -98,7 +100,7 @@ def measure(workload: Workload, seconds: float, precision: str) -> Timed:
             while len(rounds) < 3 or time.perf_counter() - began < seconds:
                 rounds.append(float(fed.round()["seconds"]))
             middle = float(np.median(rounds))
-            bare = _bare(workload, experiment.recipe.precision, fed.backend.count)
+            bare = _bare(workload, experiment.recipe, fed.backend.count)
     return Timed(middle, max(0.0, 1 - bare / middle), ready)
 
 
@@ -125,18 +127,21 @@ def _recipe(workload: Workload, folder: Path, precision: str) -> Recipe:
     )
 
 
-def _bare(workload: Workload, precision: str, workers: int) -> float:
+def _bare(workload: Workload, given: Recipe, workers: int) -> float:
     """Seconds that a round's forward and backward passes and SGD steps alone take, by a plain loop in as many workers."""
     steps = workload.cohort * workload.samples // workload.batch
     with multiprocessing.get_context("fork").Pool(workers, keep_freed_memory) as pool:
-        times = pool.map(_steps, [(workload, precision, max(steps // workers, 1))] * workers, chunksize=1)
+        task = workload, given.precision, given.kernels, max(steps // workers, 1)
+        times = pool.map(_steps, [task] * workers, chunksize=1)
     return max(times)
 
 
-def _steps(task: tuple[Workload, str, int]) -> float:
-    workload, precision, steps = task
+def _steps(task: tuple[Workload, str, str, int]) -> float:
+    workload, precision, kernels, steps = task
     torch.set_num_threads(1)
     net, x, y = _problem(workload)
+    if kernels == "native":
+        use_native(net)
     net.train()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01, momentum=0.9)
     began = 0.0

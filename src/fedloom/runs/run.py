@@ -15,6 +15,7 @@ from fedloom.analysis.collect.periodic import PeriodicAnalysis
 from fedloom.engine.backends import select as where
 from fedloom.engine.experiment import Experiment, prepare
 from fedloom.engine.initial_weights import describe_origin
+from fedloom.engine.kernels import check_kernels
 from fedloom.engine.resolve import resolve
 from fedloom.engine.server.callback import Callbacks, RunCallback
 from fedloom.engine.server.round import Federation
@@ -151,6 +152,7 @@ def resume(
     if workers is not None:
         where.check(stored.changed(workers=workers))
     experiment, callback = folder.experiment(), Callbacks(*callbacks)
+    check_kernels(stored, experiment.program.net)
     if workers is not None:
         experiment = experiment.with_recipe(stored.changed(workers=workers))
     experiment, note = where.here(experiment)

@@ -15,6 +15,7 @@ from fedloom.data.spec import KINDS, Shape
 from fedloom.deploy.flower.app import RECIPE, canonical, check_federated, check_sites, listed, sizes
 from fedloom.deploy.flower.plan import blank_experiment
 from fedloom.engine.experiment import Experiment, prepare
+from fedloom.engine.kernels import choose_kernels
 from fedloom.engine.sites import Where
 from fedloom.errors import FedloomError, shown
 from fedloom.io.files import write
@@ -168,6 +169,8 @@ def init(
     experiment = prepare(recipe) if inputs is None else blank_experiment(recipe, inputs.spec, len(inputs.classes))
     check_federated(experiment)
     recipe = experiment.program.stored_recipe().changed(data=recipe.data.model_dump(), parts=modules)
+    if recipe.kernels == "auto":  # decided here for all nodes; one that has no compiler computes portably
+        recipe = recipe.changed(kernels=choose_kernels(recipe, experiment.program.net)[0])
     if data == "sites":
         recipe = recipe if inputs else _normalized(recipe, experiment)
         recipe = recipe.changed(split="iid")  # the sites decide who has what

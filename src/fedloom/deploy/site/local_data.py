@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from fedloom.engine.experiment import Experiment, prepare
 from fedloom.engine.federated_data import Public
 from fedloom.engine.sites import alone, fitted
 from fedloom.errors import FedloomError
+from fedloom.nets.kernels.use import lacks_native
 from fedloom.recipe import Recipe
 
 
@@ -41,7 +43,19 @@ def own_dataset(recipe: Recipe, node: NodeConfig) -> Dataset:
 def site_experiment(
     recipe: Recipe, node: NodeConfig, info: FederationInfo, initial: Mapping[str, Tensor] | None
 ) -> Experiment:
-    """The server's experiment with the data of this site only. Without `initial`, weights are initialized here."""
+    """The server's experiment with the data of this site only. Without `initial`, weights are initialized here.
+
+    A site without the compiled kernels that the recipe asks for computes portably, to the same numbers but for rounding.
+    """
+    experiment = _site_experiment(recipe, node, info, initial)
+    if recipe.kernels == "native" and (reason := lacks_native(experiment.program.net)):
+        warnings.warn(f"kernels: native is not available at this node: {reason}; it uses portable ones", stacklevel=2)
+    return experiment
+
+
+def _site_experiment(
+    recipe: Recipe, node: NodeConfig, info: FederationInfo, initial: Mapping[str, Tensor] | None
+) -> Experiment:
     if info.sites.data == "split":
         if node.data is not None:
             raise Refusal("node config: data is given, but this federation is a trial on the recipe's own data")

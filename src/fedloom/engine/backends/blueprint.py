@@ -30,6 +30,7 @@ from fedloom.engine.backends.fork import keep_freed_memory
 from fedloom.engine.buffers import Bytes, SharedBuffers
 from fedloom.engine.client.replica import Replica
 from fedloom.engine.experiment import Experiment, prepare
+from fedloom.engine.kernels import check_kernels
 from fedloom.engine.tasks import Report, Task
 from fedloom.engine.tensor_layout import TensorLayout, prefixed, scoped
 from fedloom.errors import FedloomError
@@ -150,6 +151,7 @@ class BuiltWorker:
         tensors = load(common.tobytes())
         partitions, validation = _partitions(tensors, "partition"), _partitions(tensors, "validation")
         experiment = prepare(recipe(_local(order)), partitions, scoped(tensors, "initial"), validation=validation)
+        check_kernels(experiment.recipe, experiment.program.net)
         self._replica, self._buffers = Replica(experiment), SharedBuffers(experiment, order["rows"])
         self._version = ""
         return {"built": built(experiment), "host": socket.gethostname(), "data": os.environ.get("FEDLOOM_DATA")}

@@ -16,7 +16,7 @@ from torch import nn
 
 from fedloom.nets.kernels.native.batchnorm import BatchNorm2d
 from fedloom.nets.kernels.native.convolve import serves
-from fedloom.nets.kernels.native.library import require_native
+from fedloom.nets.kernels.native.library import native_reason
 from fedloom.nets.kernels.native.sequence import Sequential
 from fedloom.nets.kernels.products import Conv2d
 
@@ -28,10 +28,13 @@ def served(net: nn.Module) -> int:
     return sum(_is_served(module) for module in net.modules())
 
 
+def lacks_native(net: nn.Module) -> str | None:
+    """Why compiled kernels that would serve this net are not available; None if they are, or if none would."""
+    return native_reason() if served(net) else None
+
+
 def use_native(net: nn.Module) -> None:
-    """Let a finished net use compiled kernels; an error where they cannot be built."""
-    if served(net):
-        require_native()
+    """Let a finished net use compiled kernels, which are there."""
     for module in net.modules():
         if isinstance(module, Conv2d):
             module.native = True

@@ -8,7 +8,9 @@ void forward(const T* x, const T* weight, const T* bias, T* running_mean, T* run
              int64_t rows, int64_t channels, double momentum, double eps, bool training) {
     if (training) {
         std::memset(sums, 0, 2 * channels * sizeof(double));
-        add_moments(x, rows, channels, sums, sums + channels);
+        backwards(rows, channels, [&](int64_t begin, int64_t count) {
+            add_moments(x + begin * channels, count, channels, sums, sums + channels);
+        });
         finish_moments(sums, sums + channels, rows, channels, momentum, eps, running_mean, running_var, stats);
     } else {
         running_moments(running_mean, running_var, channels, eps, stats);
@@ -23,7 +25,10 @@ void backward(const T* x, const T* g, const T* weight, const T* bias, const T* s
     const Norm<T> norm = {stats, stats + channels, weight, bias};
     T* shares = of_norm + 2 * channels;
     std::memset(sums, 0, 2 * channels * sizeof(double));
-    add_gradients<T, RELU>(x, g, norm, rows, channels, sums, sums + channels);
+    backwards(rows, channels, [&](int64_t begin, int64_t count) {
+        const int64_t at = begin * channels;
+        add_gradients<T, RELU>(x + at, g + at, norm, count, channels, sums, sums + channels);
+    });
     finish_gradients(sums, sums + channels, norm, rows, channels, training, of_norm, of_norm + channels, shares);
     if (of_x) apply_gradients<T, RELU>(x, g, of_x, norm, shares, rows, channels);
 }

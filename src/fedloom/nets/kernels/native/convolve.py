@@ -60,7 +60,11 @@ def convolve(
 
 def convolve_pooled(x: Tensor, conv: nn.Conv2d) -> Tensor | None:
     """This layer, then max_pool2d(2) and relu, by one compiled kernel; None where there is none."""
-    if not getattr(conv, "native", False) or type(conv).forward is not nn.Conv2d.forward or isinstance(conv.padding, str):
+    if (
+        not getattr(conv, "native", False)
+        or type(conv).forward is not nn.Conv2d.forward
+        or isinstance(conv.padding, str)
+    ):
         return None
     (down, right), (high, wide) = conv.stride, conv.padding
     return convolve(x, conv.weight, conv.bias, (down, right), (high, wide), conv.groups, pooled=True)

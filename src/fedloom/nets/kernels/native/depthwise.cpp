@@ -43,7 +43,7 @@ void block_forward(const T* x, const Given<T>& before, const T* weight, const Gi
     T *first = stats, *second = stats + 2 * c;
     std::memset(sums, 0, 4 * c * sizeof(double));
     if (training) {
-        add_moments(x, rows, c, sums, sums + c);
+        backwards(rows, c, [&](int64_t begin, int64_t count) { add_moments(x + begin * c, count, c, sums, sums + c); });
         finish_moments(sums, sums + c, rows, c, momentum[0], eps[0], before.running_mean, before.running_var, first);
     } else {
         running_moments(before.running_mean, before.running_var, c, eps[0], first);
@@ -61,7 +61,9 @@ void block_forward(const T* x, const Given<T>& before, const T* weight, const Gi
     }
     if (!training) return;
     finish_moments(sums + 2 * c, sums + 3 * c, made, c, momentum[1], eps[1], after.running_mean, after.running_var, second);
-    normalize<T, true>(y, z, next, made, c);
+    backwards(made, c, [&](int64_t begin, int64_t count) {
+        normalize<T, true>(y + begin * c, z + begin * c, next, count, c);
+    });
 }
 
 // of_norms: gradients of weight and bias, of the first and then of the second normalization.
@@ -78,7 +80,9 @@ void block_backward(const T* x, const T* y, const T* g, const Given<T>& before, 
     const Norm<T> next = {stats + 2 * c, stats + 3 * c, after.weight, after.bias};
     std::memset(sums, 0, 4 * c * sizeof(double));
     std::memset(totals, 0, 9 * c * sizeof(double));
-    add_gradients<T, true>(y, g, next, made, c, sums + 2 * c, sums + 3 * c);
+    backwards(made, c, [&](int64_t begin, int64_t count) {
+        add_gradients<T, true>(y + begin * c, g + begin * c, next, count, c, sums + 2 * c, sums + 3 * c);
+    });
     finish_gradients(sums + 2 * c, sums + 3 * c, next, made, c, training, of_norms + 2 * c, of_norms + 3 * c, shares + 2 * c);
     for (int64_t begin = 0; begin < s.batch; begin += s.group()) {
         const int64_t images = std::min(s.group(), s.batch - begin), pixels = images * s.high * s.wide;
@@ -93,7 +97,9 @@ void block_backward(const T* x, const T* y, const T* g, const Given<T>& before, 
     }
     finish_weight_gradient(totals, of_weight, c);
     finish_gradients(sums, sums + c, norm, rows, c, training, of_norms, of_norms + c, shares);
-    apply_gradients<T, true>(x, of_x, of_x, norm, shares, rows, c);
+    backwards(rows, c, [&](int64_t begin, int64_t count) {
+        apply_gradients<T, true>(x + begin * c, of_x + begin * c, of_x + begin * c, norm, shares, count, c);
+    });
 }
 
 }  // namespace

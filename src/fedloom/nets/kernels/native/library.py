@@ -23,7 +23,6 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from fedloom.errors import FedloomError
 from fedloom.io.files import write
 from fedloom.nets.kernels.native.compiler import Compiler, Unavailable, find_compiler, vectors
 
@@ -48,16 +47,10 @@ def native_reason() -> str | None:
     with _lock:
         if _loaded is None and _reason is None:
             try:
-                _loaded = _load()
+                _loaded = load()
             except Unavailable as error:
                 _reason = str(error)
     return _reason
-
-
-def require_native() -> None:
-    """The library, or a refusal of `kernels: native`."""
-    if reason := native_reason():
-        raise FedloomError(f"kernels: native is not available here: {reason}; or set kernels to portable")
 
 
 def run(name: str, signature: str, tensors: Sequence[Tensor | None], *rest: float | Numbers) -> None:
@@ -74,8 +67,7 @@ def run(name: str, signature: str, tensors: Sequence[Tensor | None], *rest: floa
 def kernel(name: str, signature: str, dtype: torch.dtype) -> Callable[..., None]:
     """A function of the library for numbers of this type. `signature`: a letter per argument, p a pointer, n an integer,
     f a floating-point number (always passed as double)."""
-    require_native()
-    assert _loaded is not None
+    assert native_reason() is None and _loaded is not None
     function = getattr(_loaded, f"fedloom_{name}_{SUFFIX[dtype]}")
     function.argtypes = [TYPES[letter] for letter in signature]
     function.restype = None
@@ -86,23 +78,24 @@ def folder() -> Path:
     return Path(os.environ.get("FEDLOOM_CACHE") or "~/.cache/fedloom").expanduser() / "native"
 
 
-def _load() -> ctypes.CDLL:
+def load(sources: Path = HERE) -> ctypes.CDLL:
+    """The library of these sources, from the cache or built now."""
     compiler = find_compiler()
-    key = _key(compiler)
+    key = _key(compiler, sources)
     try:
         folder().mkdir(parents=True, exist_ok=True)
         with _held(folder() / f"{key}.lock"):
             library = _stored(key)
-            return library if library is not None else _built(compiler, key)
+            return library if library is not None else _built(compiler, key, sources)
     except OSError as error:
         raise Unavailable(
             f"the cache folder {folder()} cannot be used ({error.strerror or error}); set FEDLOOM_CACHE to another one"
         ) from error
 
 
-def _key(compiler: Compiler) -> str:
+def _key(compiler: Compiler, sources: Path) -> str:
     content = hashlib.blake2b(digest_size=10)
-    for path in sorted(HERE.glob("*.cpp")) + sorted(HERE.glob("*.h")):
+    for path in sorted(sources.glob("*.cpp")) + sorted(sources.glob("*.h")):
         content.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
     content.update(repr((compiler, platform.system(), platform.machine(), vectors())).encode())
     return content.hexdigest()
@@ -117,9 +110,9 @@ def _stored(key: str) -> ctypes.CDLL | None:
     return None
 
 
-def _built(compiler: Compiler, key: str) -> ctypes.CDLL:
+def _built(compiler: Compiler, key: str, sources: Path) -> ctypes.CDLL:
     with tempfile.TemporaryDirectory(dir=folder(), prefix=f".{key}.") as place:
-        compiler(sorted(HERE.glob("*.cpp")), Path(place) / "native.so")
+        compiler(sorted(sources.glob("*.cpp")), Path(place) / "native.so")
         content = (Path(place) / "native.so").read_bytes()
     path = folder() / f"{key}-{_checksum(content)}.so"
     write(path, content, mode=0o755)

@@ -8,7 +8,8 @@
 
 namespace {
 
-constexpr int64_t RUN = 32;  // rows
+constexpr int64_t RUN = 32;         // rows
+constexpr int64_t PIECE = 1 << 14;  // numbers
 
 // What normalizes: statistics of each channel, and the learned scale and shift where there are some.
 template <typename T> struct Norm {
@@ -28,6 +29,13 @@ template <typename T, int64_t K, bool W> struct NormBlock {
         }
     }
 };
+
+// Walks over rows from the last to the first, in pieces: work(first row, rows). What was computed last is still in a cache,
+// so a pass over memory begins where the one before it ended.
+template <typename Work> INLINE void backwards(int64_t rows, int64_t channels, Work work) {
+    const int64_t piece = std::max<int64_t>(PIECE / channels / RUN, 1) * RUN;
+    for (int64_t begin = (rows - 1) / piece * piece; begin >= 0; begin -= piece) work(begin, std::min(piece, rows - begin));
+}
 
 // Adds the sums of x and of its squares over rows to `totals` and `squares`.
 template <typename T>

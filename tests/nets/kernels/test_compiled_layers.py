@@ -1,0 +1,212 @@
+"""Compiled kernels find torch's numbers, values and gradients, at least as exactly, and step aside where they do not apply."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fedloom.nets.build import build
+from fedloom.nets.kernels.products import use_products
+from fedloom.nets.kernels.use import served, use_native
+from fedloom.nets.stages import stage
+
+torch.set_num_threads(1)
+LAST = torch.channels_last
+Shape = tuple[int, int, int, int]
+
+
+def norm(channels: int, stride: int) -> nn.Module:
+    return nn.Sequential(nn.BatchNorm2d(channels), nn.ReLU())
+
+
+def plain_norm(channels: int, stride: int) -> nn.Module:
+    return nn.Sequential(nn.BatchNorm2d(channels))
+
+
+def depthwise(channels: int, stride: int) -> nn.Module:
+    return nn.Sequential(nn.Conv2d(channels, channels, 3, stride, padding=1, groups=channels))
+
+
+def block(channels: int, stride: int) -> nn.Module:
+    conv = nn.Conv2d(channels, channels, 3, stride, padding=1, groups=channels, bias=False)
+    first = nn.Sequential(nn.BatchNorm2d(channels), nn.ReLU(inplace=True))
+    return nn.Sequential(first, nn.Sequential(conv, nn.BatchNorm2d(channels), nn.ReLU(inplace=True)))
+
+
+LAYERS = (norm, plain_norm, depthwise, block)
+NODES = {norm: "_BatchNorm", plain_norm: "_BatchNorm", depthwise: "_Depthwise", block: "_Block"}
+
+
+def drawn(make: Callable[[int, int], nn.Module], channels: int, stride: int) -> nn.Module:
+    """With scales and shifts that differ from channel to channel."""
+    torch.manual_seed(0)
+    net = make(channels, stride)
+    for parameter in net.parameters():
+        parameter.data += 0.3 * torch.randn(parameter.shape)
+    return net
+
+
+def native(net: nn.Module, dtype: torch.dtype = torch.float32) -> nn.Module:
+    made = copy.deepcopy(net).to(dtype)
+    use_products(made)
+    use_native(made)
+    return made
+
+
+def maps(shape: Shape, dtype: torch.dtype = torch.float64) -> Tensor:
+    x = 2 * torch.randn(shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64) + 1
+    return x.float().to(dtype).contiguous(memory_format=LAST)
+
+
+def passes(net: nn.Module, x: Tensor) -> dict[str, Tensor]:
+    """Output, gradients and statistics of a forward and a backward pass."""
+    x = x.clone(memory_format=torch.preserve_format).requires_grad_()
+    y = net(x)
+    g = torch.randn(y.shape, generator=torch.Generator().manual_seed(2), dtype=torch.float64).float().to(y.dtype)
+    wanted = [x, *net.parameters()]
+    gradients = torch.autograd.grad(y, wanted, g.contiguous(memory_format=LAST))
+    names = ["x", *(name for name, _ in net.named_parameters())]
+    averages = {name: value for name, value in net.named_buffers() if value.is_floating_point()}
+    return {"y": y.detach(), **dict(zip(names, gradients, strict=True)), **averages}
+
+
+def operations(made: Tensor) -> set[str]:
+    names, todo = set(), [made.grad_fn]
+    while todo:
+        node = todo.pop()
+        if node is not None:
+            names.add(type(node).__name__.removesuffix("Backward"))
+            todo += [parent for parent, _ in node.next_functions]
+    return names
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("make", LAYERS)
+@pytest.mark.parametrize(
+    ("shape", "stride"),
+    [
+        ((3, 20, 5, 7), 1),
+        ((3, 33, 6, 7), 2),
+        ((2, 16, 1, 3), 1),
+        ((2, 5, 3, 1), 2),
+        ((1, 48, 9, 8), 1),
+        ((1, 130, 2, 2), 1),
+        ((9, 8, 2, 2), 2),
+        ((33, 7, 4, 4), 1),
+        ((2, 3, 1, 2), 2),
+    ],
+)
+def test_values_and_gradients_are_torch_s(make: Any, shape: Shape, stride: int, training: bool) -> None:
+    net = drawn(make, shape[1], stride).double().train(training)
+    x = maps(shape)
+    expected, made = passes(copy.deepcopy(net), x), passes(native(net, torch.float64), x)
+    assert list(made) == list(expected)
+    for name, value in expected.items():
+        torch.testing.assert_close(
+            made[name], value, rtol=1e-9, atol=1e-9, msg=lambda text, name=name: f"{name}: {text}"
+        )
+    assert NODES[make] in operations(native(net, torch.float64)(x.requires_grad_()))
+
+
+@pytest.mark.parametrize(
+    ("shape", "stride"), [((10, 32, 32, 32), 1), ((10, 64, 32, 32), 2), ((50, 128, 8, 8), 2), ((50, 1024, 2, 2), 1)]
+)
+@pytest.mark.parametrize("make", [norm, depthwise, block])
+def test_errors_are_no_larger_than_torch_s(make: Any, shape: Shape, stride: int) -> None:
+    """Relative root mean square, against float64. Where rounding makes a ReLU pass or not, both err by as much as a pixel."""
+    net, x = drawn(make, shape[1], stride), maps(shape, torch.float32)
+    exact = passes(copy.deepcopy(net).double(), x.double())
+    torchs, ours = passes(copy.deepcopy(net), x), passes(native(net), x)
+    for name, value in exact.items():
+        size = value.norm()
+        assert (ours[name].double() - value).norm() / size <= 1.1 * (
+            torchs[name].double() - value
+        ).norm() / size + 1e-7, name
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("make", LAYERS)
+def test_gradients_and_gradients_of_gradients_match_finite_differences(make: Any, training: bool) -> None:
+    net = native(drawn(make, 3, 2).train(training), torch.float64)
+    names = [name for name, _ in net.named_parameters()]
+    x = torch.randn(2, 3, 4, 3, dtype=torch.float64, requires_grad=True)
+
+    def call(x: Tensor, *values: Tensor) -> Any:
+        return torch.func.functional_call(net, dict(zip(names, values, strict=True)), (x,))
+
+    inputs = (x, *net.parameters())
+    assert torch.autograd.gradcheck(call, inputs)
+    assert torch.autograd.gradgradcheck(call, inputs)
+
+
+@pytest.mark.parametrize("make", LAYERS)
+def test_other_layouts_transforms_and_types_have_the_same_numbers(make: Any) -> None:
+    net = drawn(make, 6, 1)
+    ours, x = native(net), maps((4, 6, 5, 5), torch.float32)
+    expected = net(x)
+    near = {"rtol": 1e-4, "atol": 1e-5}
+    torch.testing.assert_close(ours(x.contiguous()), expected, **near)
+    torch.testing.assert_close(ours(x[:, :, :, :4]), net(x[:, :, :, :4]), **near)
+    net.eval(), ours.eval()
+    if make is not depthwise:
+        state = {name: value.clone() for name, value in net.state_dict().items()}
+        ours.load_state_dict(state)
+    stacked = torch.stack([x, 2 * x])
+    torch.testing.assert_close(torch.func.vmap(ours)(stacked), torch.stack([net(one) for one in stacked]), **near)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert "_Block" not in operations(ours(x.clone().requires_grad_()))
+    assert torch.export.export(ours, (x,)).module()(x).shape == expected.shape
+    traced = torch.jit.trace(ours, (x,))
+    torch.testing.assert_close(traced(x), net(x), **near)
+
+
+def test_who_looks_at_a_module_sees_what_enters_and_leaves_it() -> None:
+    net = drawn(block, 6, 1)
+    ours, x = native(net), maps((4, 6, 5, 5), torch.float32)
+    before: dict[str, list[Tensor]] = {"torch": [], "ours": []}
+    for name, module in (("torch", net), ("ours", ours)):
+        for place in ("0.0", "0.1", "1.0", "1.1", "1.2", "1"):
+            module.get_submodule(place).register_forward_pre_hook(
+                lambda _, given, name=name: before[name].append(given[0].clone())
+            )
+    torch.testing.assert_close(ours(x), net(x), rtol=1e-4, atol=1e-5)
+    assert len(before["ours"]) == 6
+    for expected, seen in zip(before["torch"], before["ours"], strict=True):
+        torch.testing.assert_close(seen, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_stage_s_output_is_what_enters_its_activation() -> None:
+    from fedloom.nets.stages import with_stages
+
+    net = nn.Sequential(nn.BatchNorm2d(4), stage(nn.ReLU()), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    x = maps((5, 4, 3, 3), torch.float32)
+    (_, (expected,)), (_, (seen,)) = with_stages(net, x), with_stages(native(net), x)
+    assert expected.min() < 0
+    torch.testing.assert_close(seen, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_names_of_tensors_stay_and_a_copy_computes_the_same() -> None:
+    net = build("mobilenet", (3, 8, 8), 4, "running")
+    ours = copy.deepcopy(net)
+    use_native(ours)
+    assert list(ours.state_dict()) == list(net.state_dict())
+    assert served(net) == served(ours) == 40
+    x = maps((4, 3, 8, 8), torch.float32)
+    twin = copy.deepcopy(ours)
+    assert torch.equal(ours(x), twin(x))
+    torch.testing.assert_close(dict(ours.named_buffers()), dict(twin.named_buffers()), rtol=0, atol=0)
+    assert {type(module) for module in build("mlp", (3, 8, 8), 4, "running").modules()} == {
+        type(module) for module in native(build("mlp", (3, 8, 8), 4, "running")).modules()
+    } - {type(native(nn.Sequential()))} | {nn.Sequential}
+
+
+def test_what_is_not_a_number_stays_one() -> None:
+    x = maps((4, 6, 5, 5), torch.float32)
+    x[0, 0, 0, 0] = float("nan")
+    for make in LAYERS:
+        assert native(drawn(make, 6, 1))(x).isnan().any()
