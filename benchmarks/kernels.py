@@ -3,16 +3,19 @@
 For every shape of convolution in a net, GFLOP/s of the direct sum (two a multiply-add, processor time, best of --repeats) of
 
     forward, input, weight   oneDNN's kernels for the convolution, the input's gradient, the weight's gradient
-    torch, ours              these together (without the input's gradient in a first layer), and fedloom.nets.products
-    way                      what the latter does, where shapes say that it is something else than torch's
+    torch, ours, native      these together (without the input's gradient in a first layer), fedloom's portable kernels
+                             (fedloom.nets.kernels), and its compiled ones where a C++ compiler is available
+    way                      what the portable ones do, where shapes say that it is something else than torch's
 
-beside a product of two matrices of 1024 x 1024, then a whole training pass (forward and backward) of the net with and without
-products, taking turns. Memory is kept as workers keep it. The kernels run on warm memory, a net's do not.
+beside a product of two matrices of 1024 x 1024, then a whole training pass (forward and backward) of the net with torch's
+kernels, with portable and with compiled ones, taking turns. Memory is kept as workers keep it. The kernels run on warm
+memory, a net's do not.
 """
 
 from __future__ import annotations
 
 import argparse
+import copy
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -26,6 +29,7 @@ from torch import Tensor, nn
 from fedloom.engine.backends.fork import keep_freed_memory
 from fedloom.nets.build import build
 from fedloom.nets.kernels.products import Conv2d
+from fedloom.nets.kernels.use import lacks_native, served, use_native
 from fedloom.nets.net import Net
 
 COLOUR, GREY = (3, 32, 32), (1, 28, 28)
@@ -101,12 +105,19 @@ def kernels(shape: Shape, batch: int, repeats: int) -> str:
     wanted = (seen, quick.weight) if needs_input else (quick.weight,)
     way = chosen(quick(seen), shape)
     calls["ours"] = lambda: torch.autograd.grad(quick(seen), wanted, g)
+    compiled = copy.deepcopy(quick)
+    has_native = served(compiled) > 0 and not lacks_native(compiled)
+    if has_native:
+        use_native(compiled)
+        mine = (seen, compiled.weight) if needs_input else (compiled.weight,)
+        calls["native"] = lambda: torch.autograd.grad(compiled(seen), mine, g)
     best = {name: min(spent) for name, spent in turns(calls, repeats).items()}
     flops = 2 * y.numel() * shape.inputs // shape.groups * shape.kernel**2
     passes = ["forward", "input", "weight"] if needs_input else ["forward", "weight"]
     cells = [f"{flops / best[name] / 1e9:.0f}" if name in passes else "" for name in ("forward", "input", "weight")]
     work, torchs = len(passes) * flops / 1e9, sum(best[name] for name in passes)
-    cells += [f"{work / torchs:.0f}", f"{work / best['ours']:.0f}" if way else "", way]
+    cells += [f"{work / torchs:.0f}", f"{work / best['ours']:.0f}" if way else ""]
+    cells += [f"{work / best['native']:.0f}" if has_native else "", way]
     return " | ".join(cells)
 
 
@@ -125,8 +136,8 @@ def chosen(made: Tensor, shape: Shape) -> str:
     return "border first" if shape.groups > 1 and shape.size < shape.kernel else ""
 
 
-def whole(name: str, batch: int, repeats: int, trained: bool) -> tuple[float, float]:
-    """Seconds of a pass of the whole net, forward and backward or as in tests: torch's own convolutions, then ours."""
+def whole(name: str, batch: int, repeats: int, trained: bool) -> dict[str, float]:
+    """Seconds of a pass of the whole net, forward and backward or as in tests, by kernels."""
     x = torch.randn(batch, *NETS[name]).contiguous(memory_format=LAST)
     y = torch.arange(batch) % 10
 
@@ -138,8 +149,12 @@ def whole(name: str, batch: int, repeats: int, trained: bool) -> tuple[float, fl
 
     ours = passes(build(name, NETS[name], 10, "batch"))
     torchs = passes(build(name, NETS[name], 10, "batch", "torch"))
-    spent = turns({"torch": torchs, "ours": ours}, repeats)
-    return median(spent["torch"]), median(spent["ours"])
+    calls = {"torch's": torchs, "portable": ours}
+    compiled = build(name, NETS[name], 10, "batch")
+    if served(compiled) and not lacks_native(compiled):
+        use_native(compiled)
+        calls["compiled"] = passes(compiled)
+    return {kernels: median(spent) for kernels, spent in turns(calls, repeats).items()}
 
 
 def main() -> None:
@@ -154,14 +169,14 @@ def main() -> None:
     limit = 2 * 1024**3 / min(turns({"product": lambda: a @ b}, 15)["product"]) / 1e9
     print(f"a product of 1024 x 1024 matrices: {limit:.0f} GFLOP/s\n")
     for name in given.nets:
-        columns = ("times", "forward", "input", "weight", "torch", "ours", "way")
-        print(f"| {name}, batch {given.batch} | {' | '.join(columns)} |\n|---{'|--:' * 6}|---|")
+        columns = ("times", "forward", "input", "weight", "torch", "ours", "native", "way")
+        print(f"| {name}, batch {given.batch} | {' | '.join(columns)} |\n|---{'|--:' * 7}|---|")
         for shape, count in shapes(build(name, NETS[name], 10, "batch"), NETS[name]).items():
             print(f"| {shape} | {count} | {kernels(shape, given.batch, given.repeats)} |", flush=True)
         for what, count, trained in (("training", given.batch, True), ("test", 2 * given.batch, False)):
-            before, after = whole(name, count, given.repeats, trained)
-            kernel = f"{1e3 * before:.0f} ms with torch's kernels, {1e3 * after:.0f} ms with ours"
-            print(f"\na {what} pass of {count} images: {kernel}", flush=True)
+            seconds = whole(name, count, given.repeats, trained)
+            listed = ", ".join(f"{1e3 * spent:.0f} ms with {kernels} kernels" for kernels, spent in seconds.items())
+            print(f"\na {what} pass of {count} images: {listed}", flush=True)
         print()
 
 

@@ -11,6 +11,7 @@ import platform
 import shlex
 import shutil
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,7 +20,7 @@ import torch
 SECONDS = 600.0  # a compiler that takes longer is stuck
 NAMES = ("c++", "g++", "clang++")
 FLAGS = (
-    *("-std=c++17", "-O3", "-shared", "-fPIC", "-fvisibility=hidden", "-fno-exceptions", "-fno-rtti"),
+    *("-std=c++17", "-O3", "-fPIC", "-fvisibility=hidden", "-fno-exceptions", "-fno-rtti"),
     *("-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast", "-Wno-psabi"),
 )
 VECTORS = {
@@ -40,8 +41,14 @@ class Compiler:
     flags: tuple[str, ...]
 
     def __call__(self, sources: list[Path], library: Path) -> None:
-        """Compile and link the sources into one shared library."""
-        call = [*self.command, *self.flags, *map(str, sources), "-o", str(library)]
+        """Compile the sources, at the same time, and link them into one shared library; objects are put next to it."""
+        objects = [library.with_name(f"{source.stem}.o") for source in sources]
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            list(pool.map(lambda source, made: self._run("-c", str(source), "-o", str(made)), sources, objects))
+        self._run("-shared", *map(str, objects), "-o", str(library))
+
+    def _run(self, *arguments: str) -> None:
+        call = [*self.command, *self.flags, *arguments]
         try:
             done = subprocess.run(call, capture_output=True, text=True, errors="replace", timeout=SECONDS)
         except (OSError, subprocess.SubprocessError) as error:
