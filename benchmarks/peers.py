@@ -1,11 +1,18 @@
-"""The same workloads on fedloom, pfl-research, Flower and a plain PyTorch loop, side by side on this machine.
+"""The same workloads on fedloom, pfl-research, Flower, fluke and a plain PyTorch loop, side by side on this machine.
 
     python benchmarks/peers.py --install      # once: a virtual environment for each peer
-    python benchmarks/peers.py                # a table, and benchmarks/results/peers.json
+    python benchmarks/peers.py                # tables, and benchmarks/results/peers.json
 
 Contenders take turns, so that a slow minute of the machine hits all of them. Each turn is a fresh process; its first
-round is a warm-up and not counted. A peer's configurations (processes x threads) all run in the first repetition, and
-the fastest of them in the later ones. Start-up is what a process needs beyond its rounds.
+round is a warm-up and not counted. All settings of a peer (processes x threads, each also with its net and images in
+channels-last layout, which none of them sets by itself) run in the first repetition, and the fastest of them in the later
+ones. Start-up is what a process needs beyond its rounds.
+
+Fair: every contender trains the same net (the number of parameters is compared) on the same images, with the same number
+of clients, batches and steps of SGD, and `learned` shows that it did: the accuracy on 200 test images after these few
+rounds. Peers get their images normalized once beforehand; fedloom normalizes in every round.
+
+A table for every workload has all settings. The last table has the fastest setting of each contender: the README's.
 """
 
 import argparse
@@ -35,6 +42,7 @@ CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os
 
 @dataclass(frozen=True)
 class Workload:
+    title: str
     net: str
     shape: tuple[int, int, int]
     clients: int
@@ -46,20 +54,27 @@ class Workload:
     bare: int = 1  # rounds that count as one, where a round is over in milliseconds
 
     @property
+    def line(self) -> str:
+        """What it is, for the table of all workloads."""
+        epochs = f", {self.epochs} epochs" if self.epochs > 1 else ""
+        vmap = "" if self.vmap == "off" else f", `--vmap {self.vmap}`"
+        return f"{self.title}, {self.cohort} clients x {self.samples} images{epochs}, batch {self.batch}{vmap}"
+
+    @property
     def samples_a_round(self) -> int:
         return self.cohort * self.samples * self.epochs
 
 
 WORKLOADS = {
-    "lenet32": Workload("lenet", (32, 32, 3), clients=100, cohort=10, samples=500, batch=50),
-    "cnn-small": Workload("cnn", (28, 28, 1), clients=1000, cohort=50, samples=50, batch=10),
-    "mobilenet32": Workload("mobilenet", (32, 32, 3), clients=100, cohort=10, samples=500, batch=50),
+    "lenet32": Workload("LeNet 32x32", "lenet", (32, 32, 3), clients=100, cohort=10, samples=500, batch=50),
+    "cnn-small": Workload("small CNN 28x28", "cnn", (28, 28, 1), clients=1000, cohort=50, samples=50, batch=10),
+    "mobilenet32": Workload("MobileNet 32x32", "mobilenet", (32, 32, 3), 100, cohort=10, samples=500, batch=50),
     # digits has 1,437 training images: 7 for each of 200 clients
     "mlp-digits": Workload(
-        "mlp", (8, 8, 1), clients=200, cohort=50, samples=7, batch=10, epochs=5, vmap="auto", bare=20
+        "MLP 8x8", "mlp", (8, 8, 1), clients=200, cohort=50, samples=7, batch=10, epochs=5, vmap="auto", bare=20
     ),
-    "vgg11": Workload("vgg11", (32, 32, 3), clients=20, cohort=4, samples=250, batch=50),
-    "resnet18": Workload("resnet18", (32, 32, 3), clients=20, cohort=2, samples=100, batch=50),
+    "vgg11": Workload("VGG11 32x32", "vgg11", (32, 32, 3), clients=20, cohort=4, samples=250, batch=50),
+    "resnet18": Workload("ResNet18 32x32", "resnet18", (32, 32, 3), clients=20, cohort=2, samples=100, batch=50),
 }
 
 
@@ -89,8 +104,10 @@ CONTENDERS = {
     "fedloom-bf16": Contender("run_fedloom.py", configs=(SPLIT,), precision="bf16"),
     "pfl": Contender("run_pfl.py", ("pfl==0.6.*",)),
     "flower": Contender("run_flower.py", ("flwr[simulation]==1.41.*",)),
+    "fluke": Contender("run_fluke.py", ("fluke-fl==0.8.*",), configs=(THREADED,)),
     "torch": Contender("run_torch.py", ("numpy",), configs=(THREADED,)),
 }
+TITLES = {"pfl": "pfl-research", "flower": "Flower", "torch": "plain PyTorch", "fedloom-bf16": "fedloom, bf16"}
 
 
 @dataclass
@@ -105,9 +122,11 @@ class Worker:
     failure: str = ""
 
 
-def configs(name: str, channels_last: bool) -> tuple[Config, ...]:
+def configs(name: str, load: Workload, channels_last: bool) -> tuple[Config, ...]:
+    """All settings of a contender; the layout of images concerns peers with convolutional nets."""
     plain, peer = CONTENDERS[name].configs, bool(CONTENDERS[name].requires)
-    return plain + tuple(replace(config, channels_last=True) for config in plain) * (channels_last and peer)
+    laid_out = channels_last and peer and load.net != "mlp"
+    return plain + tuple(replace(config, channels_last=True) for config in plain) * laid_out
 
 
 def interpreter(name: str, envs: Path) -> Path:
@@ -251,6 +270,30 @@ def table(load: Workload, workers: list[Worker]) -> list[str]:
     return lines
 
 
+def summary(measured: dict[str, list[Worker]], names: list[str]) -> list[str]:
+    """Seconds a round of every contender in its fastest setting, and how much longer the fastest peer takes."""
+    titles = [TITLES.get(name, name) for name in names]
+    lines = [
+        "| " + " | ".join(["work", *titles, "fastest peer / fedloom"]) + " |",
+        "|---" + "|--:" * (len(names) + 1) + "|",
+    ]
+    for key, workers in measured.items():
+        best = {name: fastest([worker for worker in workers if worker.name == name]) for name in names}
+        peer = fastest([worker for worker in workers if not worker.name.startswith("fedloom")])
+        ours = best.get("fedloom")
+        ratio = f"{median(peer.seconds) / median(ours.seconds):.2f}" if peer and ours else "–"
+        cells = [f"{median(worker.seconds):.3g}" if worker else "–" for worker in best.values()]
+        lines.append("| " + " | ".join([WORKLOADS[key].line, *cells, ratio]) + " |")
+    return lines
+
+
+def versions(measured: dict[str, list[Worker]]) -> str:
+    known = [worker.facts["versions"] for workers in measured.values() for worker in workers if worker.facts]
+    return ", ".join(
+        f"{name} {version}" for name, version in {k: v for facts in known for k, v in facts.items()}.items()
+    )
+
+
 def machine() -> dict[str, Any]:
     info = Path("/proc/cpuinfo")
     names = [line for line in info.read_text().splitlines() if line.startswith("model name")] if info.exists() else []
@@ -265,7 +308,12 @@ def arguments() -> argparse.Namespace:
     chosen = [name for name in CONTENDERS if name != "fedloom-bf16"]
     parser.add_argument("--contenders", "--only", nargs="+", choices=CONTENDERS, default=chosen)
     parser.add_argument("--precision", choices=["fp32", "bf16"], default="fp32", help="bf16 adds fedloom in bfloat16")
-    parser.add_argument("--channels-last", action="store_true", help="peers also with hand-tuned nets in that layout")
+    parser.add_argument(
+        "--channels-last",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="peers also with nets and images in that layout, set by hand; the fastest setting counts",
+    )
     parser.add_argument("--repeats", type=int, default=3, help="turns of each contender")
     parser.add_argument("--rounds", type=int, default=3, help="timed rounds in a turn")
     parser.add_argument("--timeout", type=float, default=1800, help="seconds that a turn may take")
@@ -284,9 +332,10 @@ def main() -> None:
         return
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # as for Ctrl-C, the running turn is stopped on the way out
     results: dict[str, Any] = {"machine": machine(), "rounds": options.rounds, "workloads": {}}
+    measured: dict[str, list[Worker]] = {}
     for key in options.workloads:
         load = WORKLOADS[key]
-        workers = [Worker(name, c) for name in options.contenders for c in configs(name, options.channels_last)]
+        workers = [Worker(name, c) for name in options.contenders for c in configs(name, load, options.channels_last)]
         for repeat, worker in turns(options.contenders, options.repeats, workers):
             run(worker, load, options.rounds, options.envs, options.timeout)
             shown = worker.failure or " ".join(f"{s:.3g}" for s in worker.seconds[-options.rounds :])
@@ -296,6 +345,9 @@ def main() -> None:
         results["workloads"][key] = asdict(load) | {"contenders": [asdict(worker) for worker in workers]}
         options.out.parent.mkdir(parents=True, exist_ok=True)
         options.out.write_text(json.dumps(results, indent=1) + "\n")
+        measured[key] = workers
+    print("\n".join(["", "## Seconds a round", "", *summary(measured, options.contenders)]))
+    print(f"\n{machine()['cpu']}, {CORES} cores, float32; {versions(measured)}; by: python {' '.join(sys.argv)}")
 
 
 if __name__ == "__main__":
