@@ -3,9 +3,10 @@
 Labels become class numbers 0, 1, 2 and so on:
 - Text labels are numbered in sorted order (numerals by value) and become the class names. If `class_names` is given,
   each label must be one of them.
-- Other integers than 0 to C - 1, such as 1 to C, -1 and 1, or 0, 5 and 9, are numbered in order; the original numbers become
-  the class names. Whole numbers stored as floats are integers; booleans are the texts False and True.
-- Integer labels given together with `class_names` are kept. There, a gap is a class without samples.
+- Integer labels that start above 0, such as 1 to C, are renumbered from 0; the original numbers become the class names.
+  Whole numbers stored as floats are integers; booleans are the texts False and True.
+- Integer labels that start at 0, and all integer labels given together with `class_names`, are kept. A gap is a class
+  without samples.
 
 Domains and natural clients are numbers too, or texts that are numbered in sorted order. `client` names the clients of a
 federation; `writer` is the same without names.
@@ -87,10 +88,9 @@ def check(
     for part, x in (("train", train_x), ("test", test_x)):
         for kind in GROUPS:
             if f"{part}_{kind}" in content:
-                free = kind == "y" and renumber and not _named(content)
-                numbers[f"{part}_{kind}"] = _numbers(where, f"{part}_{kind}", content[f"{part}_{kind}"], len(x), free)
+                numbers[f"{part}_{kind}"] = _numbers(where, f"{part}_{kind}", content[f"{part}_{kind}"], len(x))
     if renumber:
-        _renumber(where, content, numbers)
+        _begin_at_zero(where, content, numbers)
     clients = [numbers[key] for key in ("train_client", "test_client") if key in numbers]
     for part in ("train", "test"):
         if f"{part}_writer" in numbers:
@@ -207,18 +207,15 @@ def _plain_labels(values: Array) -> Array:
     return values
 
 
-def _renumber(where: str, content: Content, numbers: Content) -> None:
-    """Number labels other than 0 to C - 1 in order, in place; otherwise there would be classes without samples."""
+def _begin_at_zero(where: str, content: Content, numbers: Content) -> None:
+    """Renumber labels such as 1 to C from 0, in place; otherwise class 0 would have no samples."""
     keys = ("train_y", "test_y")
     labels = np.unique(np.concatenate([np.unique(numbers[key]) for key in keys]))
-    if labels[0] == 0 and labels[-1] == len(labels) - 1:
+    if labels[0] == 0:
         return
     if not _named(content):
         numbers.update({key: np.searchsorted(labels, numbers[key]) for key in keys})
         content["class_names"] = np.array([str(label) for label in labels])
-        if labels[0] < 1:  # a class that is missing by mistake should be noticed
-            text = f"labels are {brief(', '.join(map(str, labels)))}: {len(labels)} classes, numbered in this order"
-            content["notes"] = np.array([*(str(note) for note in content.get("notes", ())), text])
     elif labels[0] == 1 and labels[-1] == len(content["class_names"]):
         raise FedloomError(
             f"{where}: labels go from 1 to {labels[-1]}, but class_names has {labels[-1]} names, for the classes 0 to "
@@ -257,8 +254,7 @@ def _divide(where: str, content: Content, test_every: int) -> Content:
     return divided | content
 
 
-def _numbers(where: str, key: str, values: Array, count: int, free: bool = False) -> Array:
-    """Checked numbers. `free`: labels that will be numbered anew."""
+def _numbers(where: str, key: str, values: Array, count: int) -> Array:
     what = "class" if key.endswith("_y") else key.partition("_")[2]
     if values.dtype.kind not in "iu" or values.ndim != 1:
         raise FedloomError(
@@ -269,8 +265,6 @@ def _numbers(where: str, key: str, values: Array, count: int, free: bool = False
         inputs = key.partition("_")[0] + "_x"
         raise FedloomError(f"{where}: {key} has {len(values)} entries; expected {count}, one per sample of {inputs}")
     low, high = int(values.min()), int(values.max())
-    if free and high < 2**63:
-        return values.astype(np.int64)
     if low < 0 or high >= (2**63 if what == "writer" else MOST_CLASSES):
         bad = low if low < 0 else high
         raise FedloomError(f"{where}: {key} holds {bad}; each {what} must be a number 0, 1, 2 and so on")
