@@ -19,7 +19,7 @@ test: .venv/installed-dev .venv/browser
 	$(BIN)/pytest -n 2 -m "not slow and not pairs and not flower and not ray"
 
 # Tests of more than a few seconds each, those of MLflow and Weights & Biases among them.
-test-slow: .venv/installed-track .venv/browser
+test-slow: .venv/installed-track .venv/installed-docs .venv/browser
 	$(BIN)/pytest -n 2 -m slow
 
 # Every sum of two parts; the ordinary tests try a quarter of them.
