@@ -131,6 +131,8 @@ def chosen(made: Tensor, shape: Shape) -> str:
         return "spectra"
     if any("_Convolve" in name for name in names):
         return "product"
+    if compiled := [way for way in ("winograd", "stem", "depthwise") if any(f"_{way.title()}" in n for n in names)]:
+        return compiled[0]
     if not any("Convolution" in name for name in names):
         return "linear"
     return "border first" if shape.groups > 1 and shape.size < shape.kernel else ""

@@ -86,7 +86,7 @@ def test_a_stored_run_that_says_auto_is_resumed_portably() -> None:
 
 def test_the_choice_is_explained() -> None:
     _, notes = resolve(prepare(recipe(FIELDS)))
-    assert notes == ["kernels: auto is native here: compiled kernels for 4 layers"]
+    assert notes == ["kernels: auto is native here: compiled kernels for 5 layers"]
     chosen = choose_kernels(recipe({**FIELDS, "precision": "bf16"}), prepare(recipe(FIELDS)).program.net)
     assert chosen == ("portable", "compiled kernels are for float32 on the CPU, not bf16 on cpu")
 

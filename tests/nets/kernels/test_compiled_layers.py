@@ -195,7 +195,7 @@ def test_names_of_tensors_stay_and_a_copy_computes_the_same() -> None:
     ours = copy.deepcopy(net)
     use_native(ours)
     assert list(ours.state_dict()) == list(net.state_dict())
-    assert served(net) == served(ours) == 40
+    assert served(net) == served(ours) == 41
     x = maps((4, 3, 8, 8), torch.float32)
     twin = copy.deepcopy(ours)
     assert torch.equal(ours(x), twin(x))

@@ -19,6 +19,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -68,7 +69,8 @@ def kernel(name: str, signature: str, dtype: torch.dtype) -> Callable[..., None]
     """A function of the library for numbers of this type. `signature`: a letter per argument, p a pointer, n an integer,
     f a floating-point number (always passed as double)."""
     assert native_reason() is None and _loaded is not None
-    function = getattr(_loaded, f"fedloom_{name}_{SUFFIX[dtype]}")
+    # an item is a function of its own; an attribute would be shared by all signatures
+    function: Any = _loaded[f"fedloom_{name}_{SUFFIX[dtype]}"]
     function.argtypes = [TYPES[letter] for letter in signature]
     function.restype = None
     return function  # type: ignore[no-any-return]
