@@ -14,6 +14,7 @@ import ctypes
 import hashlib
 import os
 import platform
+import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -25,12 +26,8 @@ import torch
 from torch import Tensor
 
 from fedloom.io.files import write
+from fedloom.io.locks import lock
 from fedloom.nets.kernels.native.compiler import Compiler, Unavailable, find_compiler, vectors
-
-try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None  # type: ignore[assignment]
 
 HERE = Path(__file__).parent
 TYPES = {"p": ctypes.c_void_p, "n": ctypes.c_int64, "f": ctypes.c_double}
@@ -113,6 +110,8 @@ def _stored(key: str) -> ctypes.CDLL | None:
 
 
 def _built(compiler: Compiler, key: str, sources: Path) -> ctypes.CDLL:
+    if sys.stderr is not None and sys.stderr.isatty():
+        print("compiling kernels, once on this machine: some seconds …", file=sys.stderr, flush=True)
     with tempfile.TemporaryDirectory(dir=folder(), prefix=f".{key}.") as place:
         compiler(sorted(sources.glob("*.cpp")), Path(place) / "native.so")
         content = (Path(place) / "native.so").read_bytes()
@@ -132,7 +131,5 @@ def _checksum(content: bytes) -> str:
 def _held(path: Path) -> Iterator[None]:
     """One process at a time; without locks several may build the same file, and the last rename stays."""
     with path.open("a") as file:
-        if fcntl is not None:
-            with contextlib.suppress(OSError):  # a file system without locks
-                fcntl.flock(file, fcntl.LOCK_EX)
+        lock(file.fileno(), wait=True)
         yield
