@@ -13,10 +13,8 @@ import fedloom as fl
 from fedloom.evaluation.metrics import METRICS
 from fedloom.methods.api.registry import PARTS
 
-SLOW = ("Exported", "export")  # torch.export takes seconds
-NAMES = [
-    pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in fl.__all__ if name != "__version__"
-]
+NAMES = [name for name in fl.__all__ if name != "__version__"]
+pytestmark = pytest.mark.slow
 OPTIONS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE | doctest.IGNORE_EXCEPTION_DETAIL
 
 

@@ -223,7 +223,7 @@ def test_personalize_shows_every_epoch_and_stores_every_client(capsys: pytest.Ca
 @pytest.mark.parametrize(
     ("what", "names"),
     [
-        ("methods", ["scaffold", "feddrplus     = dr + fd", "Personal models:"]),
+        ("methods", ["scaffold", "feddrplus = dr + fd", "Personal models:"]),
         ("models", ["mobilenet", "797,962"]),
         ("data", ["digits", "the extra hub"]),
         ("splits", ["dirichlet", "shards:2"]),
@@ -233,7 +233,7 @@ def test_list_names_what_recipes_may_use(capsys: pytest.CaptureFixture[str], wha
     code, out, _ = call(capsys, "list", what)
     assert code == 0
     for name in names:
-        assert name in out
+        assert name in " ".join(out.split())
 
 
 def test_control_c_ends_with_a_folder_that_can_be_resumed() -> None:

@@ -90,6 +90,7 @@ def test_a_transformers_tokenizer_of_a_local_folder_is_used(tmp_path: Path) -> N
         load(f"table:{tmp_path}/t.csv?target=y&text=text&tokenizer=/nowhere")
 
 
+@pytest.mark.slow
 def test_the_bundled_text_set_has_five_classes_and_natural_clients() -> None:
     dataset = load("scipy_docs")
     assert dataset.class_names == ("examples", "notes", "parameters", "returns", "summary")

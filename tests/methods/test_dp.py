@@ -104,6 +104,7 @@ def gaussian_delta(epsilon: float, noise: float, rounds: int) -> float:
     return float(norm.cdf(mu / 2 - epsilon / mu) - math.exp(epsilon) * norm.cdf(-mu / 2 - epsilon / mu))
 
 
+@pytest.mark.slow
 def test_epsilon_is_the_accountants_and_falls_with_noise() -> None:
     found = []
     for noise in (4.0, 8.0, 16.0):
@@ -228,6 +229,7 @@ def test_one_client_needs_a_delta() -> None:
         train("dp", clients=1, fraction=1.0, split="iid")
 
 
+@pytest.mark.slow
 def test_a_missing_accountant_is_told_before_anything_is_written() -> None:
     code = (
         "import sys; sys.modules['dp_accounting'] = None\n"
@@ -239,6 +241,7 @@ def test_a_missing_accountant_is_told_before_anything_is_written() -> None:
     assert not Path("runs").exists()
 
 
+@pytest.mark.slow
 def test_the_command_line_prints_epsilon() -> None:
     command = [sys.executable, "-m", "fedloom", "run", "--method", "dp(noise=2)", "--rounds", "1", "--name", "x"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)

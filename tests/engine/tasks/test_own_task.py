@@ -59,7 +59,9 @@ def counted(spawned: bool) -> list[Report | None]:
         return fed.backend.run([Assignment(task(client, 1, 3)) for client in range(5)])
 
 
-@pytest.mark.parametrize("spawned", [False, True], ids=["forked", "spawned"])
+@pytest.mark.parametrize(
+    "spawned", [pytest.param(False, id="forked"), pytest.param(True, id="spawned", marks=pytest.mark.slow)]
+)
 def test_a_task_of_a_users_file_runs_on_workers_that_never_heard_of_it(spawned: bool) -> None:
     reports = counted(spawned)
     assert all(report is not None for report in reports)
