@@ -125,14 +125,16 @@ def chosen(made: Tensor, shape: Shape) -> str:
     """How our layer works, by the operation that its result remembers."""
     names, node = [], made.grad_fn
     while node is not None:
+        if hasattr(node, "way"):
+            return str(node.way.__name__.rpartition(".")[2])
         names.append(type(node).__name__)
         node = next((parent for parent, _ in node.next_functions if parent is not None), None)
     if any("_Spectral" in name for name in names):
         return "spectra"
     if any("_Convolve" in name for name in names):
         return "product"
-    if compiled := [way for way in ("winograd", "stem", "depthwise") if any(f"_{way.title()}" in n for n in names)]:
-        return compiled[0]
+    if any("_Depthwise" in name for name in names):
+        return "depthwise"
     if not any("Convolution" in name for name in names):
         return "linear"
     return "border first" if shape.groups > 1 and shape.size < shape.kernel else ""

@@ -45,7 +45,9 @@ class FedRCL(Part):
     paper = "Seo et al. 2024, FedRCL"
     work = "the term of the loss, quadratic in the batch"
     search_ranges: ClassVar[Mapping[str, Range]] = {
-        "contrast": Span(0.1, 3.0, log=True, source="around the authors' 1"),
+        "contrast": Span(
+            0.01, 3.0, log=True, source="ours: the authors' 1 suits a net with group norms, plain nets less"
+        ),
         "penalty": Span(0.1, 3.0, log=True, source="around the authors' 1"),
     }
     uses_stages: ClassVar[bool] = True

@@ -26,6 +26,7 @@ from torch.nn.grad import conv2d_input
 
 from fedloom.nets.kernels import spectra
 from fedloom.nets.kernels.native.convolve import convolve
+from fedloom.nets.kernels.transforms import DTYPES
 
 Pair = tuple[int, int]
 SMALL = 64  # pixels of a map; the copies that unfolding makes cost more than they gain in larger ones
@@ -71,7 +72,7 @@ class Conv2d(nn.Conv2d):
         return self._torch(x, weight, bias)
 
     def _spectral(self, x: Tensor) -> bool:
-        if self.groups > 1 or self.stride != (1, 1) or x.dtype not in spectra.DTYPES:
+        if self.groups > 1 or self.stride != (1, 1) or x.dtype not in DTYPES:
             return False
         trained = torch.is_grad_enabled()
         channels, taps = (self.in_channels, self.out_channels), _pair(self.kernel_size)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from fedloom.nets.kernels.native.library import SUFFIX
-from fedloom.nets.kernels.spectra import is_wrapped  # type: ignore[attr-defined]
+from fedloom.nets.kernels.transforms import is_wrapped  # type: ignore[attr-defined]
 
 LAST = torch.channels_last
 

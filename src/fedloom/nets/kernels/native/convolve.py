@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from fedloom.nets.kernels import spectra
-from fedloom.nets.kernels.native import depthwise, stem, winograd
+from fedloom.nets.kernels.native import convolution, depthwise, spectral, stem, winograd
 from fedloom.nets.kernels.native.applies import alike, plain
 
 Pair = tuple[int, int]
@@ -25,7 +25,8 @@ def serves(conv: nn.Conv2d) -> bool:
         return False
     if conv.in_channels <= FEW:
         return max(conv.kernel_size) <= LARGEST
-    return conv.kernel_size == (3, 3) and min(conv.in_channels, conv.out_channels) >= NARROW
+    large = conv.kernel_size[0] > 3 and conv.kernel_size[1] > 3
+    return (large or conv.kernel_size == (3, 3)) and min(conv.in_channels, conv.out_channels) >= NARROW
 
 
 def convolve(
@@ -52,9 +53,15 @@ def convolve(
     if min(high, wide) < (2 if pooled else 1):
         return None
     if x.shape[1] <= FEW:
-        return stem.convolve(x, weight, bias, padding, pooled) if max(taps) <= LARGEST and not x.requires_grad else None
+        if max(taps) > LARGEST or x.requires_grad:
+            return None
+        return convolution.convolve(stem, x, weight, bias, padding, pooled)
+    if min(x.shape[1], len(weight)) < NARROW:
+        return None
     if taps == (3, 3) and _tiled(x, len(weight), (high, wide), padding):
-        return winograd.convolve(x, weight, bias, padding, pooled)
+        return convolution.convolve(winograd, x, weight, bias, padding, pooled)
+    if min(taps) > 3 and _transformed(x, len(weight), taps, padding):
+        return convolution.convolve(spectral, x, weight, bias, padding, pooled)
     return None
 
 
@@ -73,8 +80,13 @@ def convolve_pooled(x: Tensor, conv: nn.Conv2d) -> Tensor | None:
 def _tiled(x: Tensor, out: int, made: Pair, padding: Pair) -> bool:
     """Whether Winograd's way is the fastest: it is, but where spectra are as small and channels many."""
     batch, inputs, high, wide = x.shape
-    if min(inputs, out) < NARROW or batch * ((made[0] + 1) // 2) * ((made[1] + 1) // 2) < TILES:
+    if batch * ((made[0] + 1) // 2) * ((made[1] + 1) // 2) < TILES:
         return False
     if inputs * out < WIDE:
         return True
     return not spectra.pays(batch, (inputs, out), (high, wide), (3, 3), padding, torch.is_grad_enabled())
+
+
+def _transformed(x: Tensor, out: int, taps: Pair, padding: Pair) -> bool:
+    batch, inputs, high, wide = x.shape
+    return spectral.pays(batch, (inputs, out), (high, wide), taps, padding, torch.is_grad_enabled())

@@ -3,7 +3,10 @@
 
 #include "common.h"
 
-// C = A B, or C += A B: (rows, depth) times (depth, columns). In B and C the numbers of a row are next to each other; in A they
+// What becomes of a product: it is written, added or subtracted.
+enum Into { SET, ADD, SUBTRACT };
+
+// C = A B, C += A B or C -= A B: (rows, depth) times (depth, columns). In B and C the numbers of a row are next to each other; in A they
 // are `along` apart, and rows `down`. Sums over `run` numbers are added up, so that errors do not grow with the depth.
 template <typename T> struct Product {
     const T* a;
@@ -12,7 +15,7 @@ template <typename T> struct Product {
     int64_t b_row;
     T* c;
     int64_t c_row, rows, columns, depth, run;
-    bool add;
+    Into into;
 };
 
 template <typename T, int64_t R, int64_t K, bool W> void block(const Product<T>& p, int64_t row, int64_t column, int64_t count) {
@@ -34,11 +37,12 @@ template <typename T, int64_t R, int64_t K, bool W> void block(const Product<T>&
             for (int64_t t = 0; t < STARTS; ++t) a[t] += p.along;
             b += p.b_row;
         }
-        const bool more = p.add || begin > 0;
+        const bool more = p.into != SET || begin > 0;
         for (int64_t r = 0; r < R; ++r)
             for (int64_t k = 0; k < K; ++k) {
                 T* to = c + r * p.c_row + k * L;
-                put<W>(to, more ? get<W>(to, count) + sums[r][k] : sums[r][k], count);
+                const Vec<T> sum = p.into == SUBTRACT ? -sums[r][k] : sums[r][k];
+                put<W>(to, more ? get<W>(to, count) + sum : sum, count);
             }
     }
 }
@@ -50,6 +54,7 @@ template <typename T, int64_t K, bool W> void all_rows(const Product<T>& p, int6
     for (; p.rows - row >= R; row += R) block<T, R, K, W>(p, row, column, count);
     if (R == 12 && p.rows - row >= 8) block<T, 8, K, W>(p, row, column, count), row += 8;
     if (p.rows - row >= 4) block<T, 4, K, W>(p, row, column, count), row += 4;
+    if (p.rows - row >= 2) block<T, 2, K, W>(p, row, column, count), row += 2;
     for (; row < p.rows; ++row) block<T, 1, K, W>(p, row, column, count);
 }
 

@@ -3,6 +3,7 @@
 // A window may be pooled at once: the largest of its four numbers, and where it was, are then all that is written. Images
 // need no gradient, so there is none of the input.
 #include "common.h"
+#include "pooling.h"
 
 #include <vector>
 
@@ -55,9 +56,6 @@ template <typename T> INLINE int64_t corner(const Stem& s, int64_t window) {
     return window / s.across * 2 * s.row() + window % s.across * 2 * s.in;
 }
 
-// which: where pooling found the largest numbers; DEAD where the ReLU made a zero
-constexpr int DEAD = 4;
-
 template <typename T, bool POOLED>
 void forward(const T* x, const T* weight, const T* bias, T* y, T* which, const Stem& s) {
     const int64_t taps = s.taps();
@@ -86,15 +84,11 @@ void forward(const T* x, const T* weight, const T* bias, T* y, T* which, const S
                 if (POOLED) {
                     const int64_t to = (image * s.windows() + window) * s.out + c;
                     for (int64_t k = 0; k < K; ++k) {
-                        Vec<T> most = sums[0][k], place = {};
-                        for (int q = 1; q < 4; ++q) {
-                            const auto more = (sums[q][k] > most) | (sums[q][k] != sums[q][k]);
-                            most = more ? sums[q][k] : most;
-                            place = more ? splat<T>(q) : place;
-                        }
-                        most += shift[k];
-                        put<W>(y + to + k * L, most <= 0 ? Vec<T>{} : most, count);
-                        if (which) put<W>(which + to + k * L, most <= 0 ? splat<T>(DEAD) : place, count);
+                        const Vec<T> values[4] = {sums[0][k], sums[1][k], sums[2][k], sums[3][k]};
+                        Vec<T> most, place;
+                        rectified_most<T>(values, shift[k], most, place);
+                        put<W>(y + to + k * L, most, count);
+                        if (which) put<W>(which + to + k * L, place, count);
                     }
                 } else {
                     T* four[4];

@@ -11,7 +11,9 @@
 // and the transposes of these maps for gradients. Tiles are computed in blocks that stay in cache from the input to the
 // output. A pooling window of 2x2 is a tile: the largest of its four numbers, and where it was, are all that is then written.
 #include "common.h"
+#include "pooling.h"
 #include "product.h"
+#include "turn.h"
 
 #include <memory>
 #include <vector>
@@ -45,13 +47,6 @@ template <typename T, typename Work> INLINE void each_block_of_tiles(const Shape
     Tiles<T> inputs(std::min(size, tiles), s.in), outputs(std::min(size, tiles), s.out);
     for (int64_t first = 0; first < tiles; first += size)
         work(Block{first, std::min(size, tiles - first)}, inputs, outputs);
-}
-
-// For each vector of channels: work(channel, whole, lanes of a cut one).
-template <typename T, typename Work> INLINE void each_vector(int64_t channels, Work work) {
-    int64_t c = 0;
-    for (; channels - c >= LANES<T>; c += LANES<T>) work(c, Number<1>{}, LANES<T>);
-    if (c < channels) work(c, Number<0>{}, channels - c);
 }
 
 // For each tile: work(its number in the block, image, row and column among the tiles of the image).
@@ -203,25 +198,17 @@ template <typename T> void to_maps(const Tiles<T>& tiles, const T* bias, T* y, c
     });
 }
 
-constexpr int DEAD = 4;  // in place of 0 to 3, the largest number's place in its tile, where the ReLU made a zero
-
 template <typename T>
 void to_pooled(const Tiles<T>& tiles, const T* bias, T* y, T* which, const Shape& s, const Block& block) {
     for (int64_t tile = 0; tile < block.count; ++tile)
         each_vector<T>(s.out, [&](int64_t c, auto whole, int64_t count) {
             constexpr bool W = decltype(whole)::value;
             const int64_t to = (block.first + tile) * s.out + c;
-            Vec<T> values[4];
+            Vec<T> values[4], most, place;
             gather<T, W>(tiles.matrix(0) + tile * s.out + c, tiles.apart, count, values);
-            Vec<T> most = values[0], place = {};
-            for (int k = 1; k < 4; ++k) {
-                const auto more = (values[k] > most) | (values[k] != values[k]);  // keeps what is not a number
-                most = more ? values[k] : most;
-                place = more ? splat<T>(k) : place;
-            }
-            if (bias) most += get<W>(bias + c, count);
-            put<W>(y + to, most <= 0 ? Vec<T>{} : most, count);
-            if (which) put<W>(which + to, most <= 0 ? splat<T>(DEAD) : place, count);
+            rectified_most<T>(values, bias ? get<W>(bias + c, count) : Vec<T>{}, most, place);
+            put<W>(y + to, most, count);
+            if (which) put<W>(which + to, place, count);
         });
 }
 
@@ -298,26 +285,16 @@ template <typename T> void from_taps(const Tiles<T>& taps, T* weight, int64_t ou
         });
 }
 
-// weight: (out, 3, 3, in); turned: (in, 3, 3, out)
-template <typename T> void turn(const T* weight, T* turned, int64_t out, int64_t in) {
-    constexpr int64_t SIDE = 16;
-    for (int64_t tap = 0; tap < 9; ++tap)
-        for (int64_t o = 0; o < out; o += SIDE)
-            for (int64_t i = 0; i < in; ++i)
-                for (int64_t k = o; k < std::min(o + SIDE, out); ++k)
-                    turned[(9 * i + tap) * out + k] = weight[(9 * k + tap) * in + i];
-}
-
 template <typename T> void forward(const T* x, const T* weight, const T* bias, T* y, T* which, const Shape& s, bool pooled) {
     std::unique_ptr<T[]> turned(new T[9 * s.in * s.out]);
     const Tiles<T> taps(s.in, s.out);
-    turn(weight, turned.get(), s.out, s.in);
+    turn(weight, turned.get(), s.out, 9, s.in);
     to_taps(turned.get(), taps, s.in, s.out);
     each_block_of_tiles<T>(s, [&](Block block, const Tiles<T>& inputs, const Tiles<T>& outputs) {
         to_tiles(x, inputs, s, block);
         for (int64_t number = 0; number < 16; ++number)
             multiply(Product<T>{inputs.matrix(number), s.in, 1, taps.matrix(number), s.out, outputs.matrix(number),
-                                s.out, block.count, s.out, s.in, s.in, false});
+                                s.out, block.count, s.out, s.in, s.in, SET});
         if (pooled) to_pooled(outputs, bias, y, which, s, block);
         else to_maps(outputs, bias, y, s, block);
     });
@@ -340,12 +317,12 @@ void backward(const T* x, const T* weight, const T* g, const T* which, T* of_x, 
             to_tiles(x, inputs, s, block);
             for (int64_t number = 0; number < 16; ++number)
                 multiply(Product<T>{outputs.matrix(number), 1, s.out, inputs.matrix(number), s.in, of_taps.matrix(number),
-                                    s.in, s.out, s.in, block.count, run, block.first > 0});
+                                    s.in, s.out, s.in, block.count, run, block.first ? ADD : SET});
         }
         if (of_x) {
             for (int64_t number = 0; number < 16; ++number)
                 multiply(Product<T>{outputs.matrix(number), s.out, 1, taps.matrix(number), s.in, inputs.matrix(number),
-                                    s.in, block.count, s.in, s.out, s.out, false});
+                                    s.in, block.count, s.in, s.out, s.out, SET});
             from_tiles(inputs, of_x, s, block);
         }
     });

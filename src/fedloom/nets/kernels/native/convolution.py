@@ -1,0 +1,89 @@
+"""A compiled convolution as one operation of autograd, alone or with the pooling and ReLU that follow.
+
+Several ways compute it: winograd.py, spectral.py, stem.py. A way has two functions, on maps that are channels last and
+kernels stored as (out, high, wide, in).
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fedloom.nets.kernels.native.again import differentiably
+from fedloom.nets.kernels.native.applies import last
+
+Pair = tuple[int, int]
+
+
+class Result(NamedTuple):
+    """What a forward pass makes, and what it keeps for the backward pass."""
+
+    y: Tensor  # (B, H made, W made, out)
+    which: Tensor | None  # where pooling took each number from
+    seen: Tensor | None = None  # what else the way computed from the images
+
+
+class Gradients(NamedTuple):
+    of_x: Tensor | None  # (B, C, H, W)
+    of_weight: Tensor | None  # (out, high, wide, in)
+    of_bias: Tensor
+
+
+class Way(Protocol):
+    @staticmethod
+    def forward(
+        x: Tensor, weight: Tensor, bias: Tensor | None, padding: Pair, pooled: bool, trained: bool, /
+    ) -> Result: ...
+
+    @staticmethod
+    def backward(
+        x: Tensor, weight: Tensor, g: Tensor, kept: Result, padding: Pair, needed: tuple[bool, bool], /
+    ) -> Gradients: ...
+
+
+def convolve(way: Way, x: Tensor, weight: Tensor, bias: Tensor | None, padding: Pair, pooled: bool) -> Tensor:
+    """(B, C, H, W) -> (B, out, H made, W made), with a stride of one. `pooled`: then max_pool2d(2) and relu."""
+    if torch.is_grad_enabled():
+        y: Tensor = _Convolution.apply(last(x), weight, bias, way, padding, pooled)  # type: ignore[no-untyped-call]
+        return y
+    return way.forward(last(x), _stored(weight), bias, padding, pooled, False).y.permute(0, 3, 1, 2)
+
+
+def directly(x: Tensor, weight: Tensor, bias: Tensor | None, padding: Pair, pooled: bool) -> Tensor:
+    """The same by torch."""
+    y = F.conv2d(x, weight, bias, 1, padding)
+    return F.max_pool2d(y, 2).relu() if pooled else y
+
+
+class _Convolution(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, way: Way, padding: Pair, pooled: bool
+    ) -> Tensor:
+        made = way.forward(x, _stored(weight), bias, padding, pooled, True)
+        ctx.save_for_backward(x, weight, bias)
+        ctx.kept = made._replace(y=made.y.new_empty(0))
+        ctx.way, ctx.padding, ctx.pooled = way, padding, pooled
+        return made.y.permute(0, 3, 1, 2)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight, bias = ctx.saved_tensors
+        needed = ctx.needs_input_grad[:3]
+        if torch.is_grad_enabled():
+
+            def again(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+                return directly(x, weight, bias, ctx.padding, ctx.pooled)
+
+            return (*differentiably(again, (x, weight, bias), needed, gradients[0]), None, None, None)
+        made = ctx.way.backward(x, _stored(weight), last(gradients[0]), ctx.kept, ctx.padding, needed[:2])
+        of_weight = None if made.of_weight is None else made.of_weight.permute(0, 3, 1, 2)
+        return made.of_x, of_weight, made.of_bias if needed[2] else None, None, None, None
+
+
+def _stored(weight: Tensor) -> Tensor:
+    """(out, high, wide, in), without a copy where weights are channels last."""
+    return weight.permute(0, 2, 3, 1).contiguous()
