@@ -33,14 +33,14 @@ class Gradients(NamedTuple):
 
 
 class Way(Protocol):
-    @staticmethod
+    """A module with these two functions."""
+
     def forward(
-        x: Tensor, weight: Tensor, bias: Tensor | None, padding: Pair, pooled: bool, trained: bool, /
+        self, x: Tensor, weight: Tensor, bias: Tensor | None, padding: Pair, pooled: bool, trained: bool, /
     ) -> Result: ...
 
-    @staticmethod
     def backward(
-        x: Tensor, weight: Tensor, g: Tensor, kept: Result, padding: Pair, needed: tuple[bool, bool], /
+        self, x: Tensor, weight: Tensor, g: Tensor, kept: Result, padding: Pair, needed: tuple[bool, bool], /
     ) -> Gradients: ...
 
 
