@@ -133,42 +133,130 @@ INLINE void weight_rows(const T* padded, const T* g, const T* which, const T* ze
     }
 }
 
-template <typename T, bool POOLED>
-void backward(const T* x, const T* g, const T* which, T* of_weight, T* of_bias, const Stem& s) {
+// Of a pooled window one number in four has a gradient, in another place for each channel: each channel adds the pixels under its
+// own kernel, a kernel's row at a time. C channels of R rows of V vectors are in registers, for a row of windows.
+template <typename T, int64_t C, int64_t R, int64_t V>
+INLINE void pooled_rows(const T* padded, const T* g, const T* which, T* sums, const Stem& s, int64_t first_row) {
     constexpr int64_t L = LANES<T>;
-    const int64_t taps = s.taps(), gradients = POOLED ? s.windows() : s.made_high * s.made_wide;
-    const std::vector<int64_t> offsets = tap_offsets(s);
-    std::vector<T> padded(s.lines() * s.row()), sums((taps + 1) * s.out), totals((taps + 1) * s.out), zeros(s.out);
-    for (int64_t image = 0; image < s.images; ++image) {
-        pad(x + image * s.high * s.wide * s.in, padded.data(), s);
-        std::fill(sums.begin(), sums.end(), T(0));
-        for (int64_t at = image * gradients; at < (image + 1) * gradients; ++at)
-            for (int64_t o = 0; o < s.out; ++o) {
-                const T value = g[at * s.out + o];
-                sums[taps * s.out + o] += !POOLED || which[at * s.out + o] < DEAD ? value : T(0);
+    const int64_t places[5] = {0, s.in, s.row(), s.row() + s.in, 0}, length = s.kernel_high * V * L;
+    for (int64_t i = 0; i < s.down; ++i) {
+        Vec<T> parts[C][R][V] = {};
+        for (int64_t window = i * s.across; window < (i + 1) * s.across; ++window) {
+            const T* first = padded + corner<T>(s, window) + first_row * s.row();
+            for (int64_t c = 0; c < C; ++c) {
+                const int64_t place = (int64_t)which[window * s.out + c];
+                const Vec<T> value = splat<T>(place == DEAD ? T(0) : g[window * s.out + c]);
+                for (int64_t r = 0; r < R; ++r)
+                    for (int64_t v = 0; v < V; ++v)
+                        parts[c][r][v] += value * load(first + places[place] + r * s.row() + v * L);
             }
+        }
+        for (int64_t c = 0; c < C; ++c)
+            for (int64_t r = 0; r < R; ++r)
+                for (int64_t v = 0; v < V; ++v) {
+                    T* to = sums + c * length + ((first_row + r) * V + v) * L;
+                    store(to, load(to) + parts[c][r][v]);
+                }
+    }
+}
+
+// sums: (out, rows of a kernel, V vectors), of which the first kernel_wide * in numbers count
+template <typename T, int64_t V> void pooled_weight(const T* padded, const T* g, const T* which, T* sums, const Stem& s) {
+    constexpr int64_t C = VECTOR_BYTES == 64 ? 4 : 2;
+    const int64_t length = s.kernel_high * V * LANES<T>;
+    const auto channels = [&](int64_t c, auto count) {
+        constexpr int64_t N = decltype(count)::value;
+        int64_t row = 0;
+        const auto rows = [&](auto number) {
+            constexpr int64_t R = decltype(number)::value;
+            for (; s.kernel_high - row >= R; row += R)
+                pooled_rows<T, N, R, V>(padded, g + c, which + c, sums + c * length, s, row);
+        };
+        if (V == 1) rows(Number<5>{});
+        if (V <= 2) rows(Number<3>{});
+        rows(Number<1>{});
+    };
+    int64_t c = 0;
+    for (; s.out - c >= C; c += C) channels(c, Number<C>{});
+    for (; c < s.out; ++c) channels(c, Number<1>{});
+}
+
+// Sums over the images, of sums over each: errors grow with the root of the number of pixels.
+template <typename T, bool POOLED> struct Weight {
+    static constexpr int64_t L = LANES<T>;
+    // Rows of a kernel that fill most of their vectors.
+    static bool by_rows(const Stem& s) { return POOLED && s.kernel_wide * s.in > L / 2 && s.kernel_wide * s.in <= 4 * L; }
+
+    explicit Weight(const Stem& s)
+        : s(s), vectors((s.kernel_wide * s.in + L - 1) / L), rows(by_rows(s)), offsets(tap_offsets(s)), zeros(s.out),
+          sums(rows ? s.out * s.kernel_high * vectors * L : s.taps() * s.out), totals(sums.size()) {}
+
+    void add(const T* padded, const T* g, const T* which, int64_t image) {
+        std::fill(sums.begin(), sums.end(), T(0));
+        if (rows) {
+            const int64_t from = image * s.windows() * s.out;
+            const auto sum = vectors == 1   ? pooled_weight<T, 1>
+                             : vectors == 2 ? pooled_weight<T, 2>
+                             : vectors == 3 ? pooled_weight<T, 3>
+                                            : pooled_weight<T, 4>;
+            sum(padded, g + from, which + from, sums.data(), s);
+        } else {
+            add_taps(padded, g, which, image);
+        }
+        for (size_t at = 0; at < totals.size(); ++at) totals[at] += sums[at];
+    }
+
+    void add_taps(const T* padded, const T* g, const T* which, int64_t image) {
         const auto over = [&](int64_t c, auto vectors, auto whole, int64_t count) {
             int64_t tap = 0;
-            const auto rows = [&](auto number) {
+            const auto some = [&](auto number) {
                 weight_rows<T, POOLED, decltype(number)::value, decltype(vectors)::value, decltype(whole)::value>(
-                    padded.data(), g, which, zeros.data(), &offsets[tap], &sums[tap * s.out], s, image, c, count);
+                    padded, g, which, zeros.data(), &offsets[tap], &sums[tap * s.out], s, image, c, count);
                 tap += decltype(number)::value;
             };
-            while (taps - tap >= 9) rows(Number<9>{});
-            while (taps - tap >= 3) rows(Number<3>{});
-            while (taps > tap) rows(Number<1>{});
+            while (s.taps() - tap >= 9) some(Number<9>{});
+            while (s.taps() - tap >= 3) some(Number<3>{});
+            while (s.taps() > tap) some(Number<1>{});
         };
         int64_t c = 0;
         if (VECTOR_BYTES == 64)
             for (; s.out - c >= 2 * L; c += 2 * L) over(c, Number<2>{}, Number<1>{}, L);
         for (; s.out - c >= L; c += L) over(c, Number<1>{}, Number<1>{}, L);
         if (s.out > c) over(c, Number<1>{}, Number<0>{}, s.out - c);
-        for (size_t at = 0; at < totals.size(); ++at) totals[at] += sums[at];
     }
-    for (int64_t o = 0; o < s.out; ++o) {
-        for (int64_t tap = 0; tap < taps; ++tap) of_weight[o * taps + tap] = totals[tap * s.out + o];
-        of_bias[o] = totals[taps * s.out + o];
+
+    // (out, kernel_high, kernel_wide, in)
+    void write(T* of_weight) const {
+        const int64_t wide = s.kernel_wide * s.in;
+        for (int64_t o = 0; o < s.out; ++o)
+            for (int64_t row = 0; row < s.kernel_high; ++row)
+                for (int64_t k = 0; k < wide; ++k)
+                    *of_weight++ = rows ? totals[(o * s.kernel_high + row) * vectors * L + k] : totals[(row * wide + k) * s.out + o];
     }
+
+    const Stem& s;
+    const int64_t vectors;
+    const bool rows;
+    const std::vector<int64_t> offsets;
+    std::vector<T> zeros, sums, totals;
+};
+
+template <typename T, bool POOLED>
+void backward(const T* x, const T* g, const T* which, T* of_weight, T* of_bias, const Stem& s) {
+    const int64_t gradients = POOLED ? s.windows() : s.made_high * s.made_wide;
+    std::vector<T> padded(s.lines() * s.row() + 4 * LANES<T>), sums(s.out);  // with room behind the last row of a kernel
+    Weight<T, POOLED> weight(s);
+    std::fill(of_bias, of_bias + s.out, T(0));
+    for (int64_t image = 0; image < s.images; ++image) {
+        pad(x + image * s.high * s.wide * s.in, padded.data(), s);
+        weight.add(padded.data(), g, which, image);
+        std::fill(sums.begin(), sums.end(), T(0));
+        for (int64_t at = image * gradients; at < (image + 1) * gradients; ++at)
+            for (int64_t o = 0; o < s.out; ++o)
+                sums[o] += !POOLED || which[at * s.out + o] < DEAD ? g[at * s.out + o] : T(0);
+        for (int64_t o = 0; o < s.out; ++o) of_bias[o] += sums[o];
+    }
+    weight.write(of_weight);
 }
 
 }  // namespace
