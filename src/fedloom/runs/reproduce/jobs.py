@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, get_args
 
@@ -39,7 +40,7 @@ class Job:
     def weights(self) -> Path:
         return RunFolder(self.folder).final
 
-    @property
+    @cached_property
     def digest(self) -> str:
         return settled(self.cell.recipe).digest()
 
