@@ -42,7 +42,7 @@ test-wheel: dist
 	cd .venv-wheel && bin/fedloom report runs/demo -o page.html
 
 # The lowest versions of all dependencies that pyproject.toml allows, in an environment of their own (Python 3.11).
-LOWEST := tests/test_recipe.py tests/test_weights.py tests/cli tests/data tests/methods tests/engine tests/nets tests/runs tests/report/page/test_content.py
+LOWEST := tests/test_recipe.py tests/test_weights.py tests/cli tests/data tests/methods tests/engine tests/nets tests/runs tests/finished tests/studies tests/report/page/test_content.py
 test-lowest: .venv-lowest/installed
 	.venv-lowest/bin/pytest -n 2 -m "not slow and not pairs and not flower and not ray" $(LOWEST)
 
