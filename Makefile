@@ -22,13 +22,13 @@ test: .venv/installed-dev .venv/browser
 test-slow: .venv/installed-track .venv/installed-docs .venv/browser
 	$(BIN)/pytest -n 2 -m slow
 
-# Every sum of two parts; the ordinary tests try a quarter of them.
+# Every sum of two parts but those of the ordinary tests, a sixteenth.
 test-pairs: .venv/installed-dev
 	$(BIN)/pytest -n 2 -m pairs tests/methods
 
-# Real SuperLinks and SuperNodes on loopback, one after the other: some minutes.
+# Real SuperLinks and SuperNodes on loopback, two federations at a time: some minutes.
 test-flower: .venv/installed-dev
-	$(BIN)/pytest -m flower tests/deploy
+	$(BIN)/pytest -n 2 --dist worksteal -m flower tests/deploy/flower
 
 # A Ray cluster of two nodes on loopback.
 test-ray: .venv/installed-dev
@@ -42,7 +42,7 @@ test-wheel: dist
 	cd .venv-wheel && bin/fedloom report runs/demo -o page.html
 
 # The lowest versions of all dependencies that pyproject.toml allows, in an environment of their own (Python 3.11).
-LOWEST := tests/test_recipe.py tests/test_weights.py tests/cli tests/data tests/methods tests/engine tests/nets tests/runs tests/report/test_content.py
+LOWEST := tests/test_recipe.py tests/test_weights.py tests/cli tests/data tests/methods tests/engine tests/nets tests/runs tests/finished tests/studies tests/report/page/test_content.py
 test-lowest: .venv-lowest/installed
 	.venv-lowest/bin/pytest -n 2 -m "not slow and not pairs and not flower and not ray" $(LOWEST)
 

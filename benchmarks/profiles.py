@@ -7,7 +7,7 @@ distort shares. Images are random (digits for mlp-small); those of 32 x 32 are a
     forward      the net on a batch            loss         loss and regularizers
     backward     autograd                      teachers     frozen nets on a batch (fd, kd, moon)
     corrections  parts' gradient corrections   step         the optimizer
-    data         shuffling, gathering, normalizing          augment      crop and flip
+    data         shuffling, gathering, normalizing          augment      crops, flips and the like
     copies       broadcast, weights in and out of the net, upload, clients' state
     aggregation  checking and aggregating      other        the rest: tasks, generators, records
 
@@ -24,6 +24,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from inspect import getattr_static
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -31,7 +32,7 @@ from unittest.mock import patch
 import numpy as np
 import torch
 
-from fedloom.data.transforms import images as pipeline
+from fedloom.data.transforms.augment import Augmentation
 from fedloom.engine.backends.fork import ForkBackend, keep_freed_memory
 from fedloom.engine.buffers import SharedBuffers
 from fedloom.engine.client.client import Client
@@ -123,7 +124,8 @@ PLACES: tuple[tuple[Any, str, str], ...] = (
     (TeacherOutputs, "logits", "teachers"),
     (Samples, "epoch", "data"),
     (Samples, "batch", "data"),
-    (pipeline, "_crop_and_flip", "augment"),
+    (Augmentation, "before", "augment"),
+    (Augmentation, "after", "augment"),
     (Replica, "receive", "copies"),
     (Replica, "send", "copies"),
     (SharedBuffers, "broadcast", "copies"),
@@ -141,12 +143,10 @@ def watched(watch: Stopwatch) -> Iterator[None]:
     """The engine's functions with a stopwatch around them."""
     with ExitStack() as stack:
         for home, name, what in PLACES:
-            function = vars(home)[name]
-            if isinstance(function, property):
-                assert function.fget is not None
-                stack.enter_context(patch.object(home, name, property(watch.around(what, function.fget))))
-            else:
-                stack.enter_context(patch.object(home, name, watch.around(what, function)))
+            function = getattr_static(home, name)
+            read = isinstance(function, property)
+            timed = watch.around(what, function.fget if read else function)
+            stack.enter_context(patch.object(home, name, property(timed) if read else timed))
         yield
 
 

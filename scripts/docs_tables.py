@@ -39,7 +39,7 @@ from fedloom.papers.listing import list_protocols
 from fedloom.recipe import FLAGS
 from fedloom.recipe.explain import field_texts
 from fedloom.report.reproductions import cells_section, claims_section
-from fedloom.runs.tune.rates import ADAM, SGD_MOMENTUM, SGD_PLAIN
+from fedloom.studies.tune.rates import ADAM, SGD_MOMENTUM, SGD_PLAIN
 
 ROOT = Path(__file__).resolve().parent.parent
 BLOCK = re.compile(r"(?P<begin><!-- table: (?P<name>[\w-]+) -->\n).*?(?P<end><!-- end -->)", re.DOTALL)

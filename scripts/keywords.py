@@ -1,4 +1,4 @@
-"""The source of src/fedloom/runs/keywords.py: the recipe's fields as typed keywords of fl.run, fl.compare and the others.
+"""The source of src/fedloom/keywords.py: the recipe's fields as typed keywords of fl.run, fl.compare and the others.
 
 `python scripts/docs_tables.py` writes it together with the tables, and `--check` compares it.
 """
@@ -12,7 +12,7 @@ from pydantic import BaseModel
 
 from fedloom.recipe import NAMED_GROUPS, Recipe
 
-PATH = "src/fedloom/runs/keywords.py"
+PATH = "src/fedloom/keywords.py"
 OBJECTS = {  # fields that take objects in Python
     "data": "DataLike",
     "split": "SplitLike",

@@ -14,6 +14,7 @@ import oddities
 import processes
 import pytest
 import torch
+from folders import share_kernels
 
 import fedloom as fl
 from fedloom.methods.api.registry import PARTS
@@ -26,11 +27,7 @@ def _cache(tmp_path_factory: pytest.TempPathFactory) -> None:
     """One cache for the whole session: images are decoded once."""
     cache = tmp_path_factory.getbasetemp().parent / "fedloom-cache"
     os.environ["FEDLOOM_CACHE"] = str(cache)
-    cache.mkdir(exist_ok=True)
-    compiled = Path("~/.cache/fedloom/native").expanduser()  # compiling takes longer than most tests: once per machine
-    compiled.mkdir(parents=True, exist_ok=True)
-    with contextlib.suppress(FileExistsError):
-        (cache / "native").symlink_to(compiled)
+    share_kernels(cache)
     os.environ.pop("FEDLOOM_DATA", None)
     os.environ["FEDLOOM_OVERSUBSCRIBE"] = "1"  # promises about workers are kept on any number of cores
     torch.set_num_threads(1)
@@ -40,6 +37,14 @@ def _cache(tmp_path_factory: pytest.TempPathFactory) -> None:
 def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs go to a folder of the test's own."""
     monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty cache of the test's own, but for the kernels compiled on this machine."""
+    monkeypatch.setenv("FEDLOOM_CACHE", str(tmp_path / "cache"))
+    share_kernels(tmp_path / "cache")
+    return tmp_path / "cache"
 
 
 @pytest.fixture(scope="session")

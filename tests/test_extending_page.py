@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import fedloom as fl
-from fedloom.runs.tune.chosen import read
+from fedloom.studies.tune.chosen import read
 
 PAGE = (Path(__file__).resolve().parent.parent / "docs" / "extending.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)

@@ -16,6 +16,10 @@ from fedloom.engine.server.callback import RunCallback
 from fedloom.errors import FedloomError, shown
 from fedloom.evaluation.fine_tuned import PersonalizationResult, TunedPart
 from fedloom.evaluation.unseen import UNSEEN
+from fedloom.finished.analyze import Analysis, AnalysisRequest, run_analysis
+from fedloom.finished.personalize import FineTuning, personalize_run
+from fedloom.finished.restore import restore_finished
+from fedloom.keywords import ProtocolKeywords, RecipeKeywords
 from fedloom.methods import Method, Part
 from fedloom.methods.api.context import Objective
 from fedloom.nets import refuse_while_reading, stored_name
@@ -30,32 +34,28 @@ from fedloom.report.progress import watching
 from fedloom.report.reproduction import save as save_reproduction
 from fedloom.report.split_picture import write_picture
 from fedloom.report.tuning import watching_trials
-from fedloom.runs.analyze import Analysis, AnalysisRequest, run_analysis
-from fedloom.runs.cells import RelativeFineTuning, plan, rows_of
-from fedloom.runs.compare import compare_cells
-from fedloom.runs.comparison import Comparison
-from fedloom.runs.comparison_file import write_comparison
 from fedloom.runs.existing import start_or_return
 from fedloom.runs.federation import federation
-from fedloom.runs.finished import restore_finished
 from fedloom.runs.folder import RunFolder
-from fedloom.runs.keywords import ProtocolKeywords, RecipeKeywords
 from fedloom.runs.labels import Labels, read_labels, refuse_equal_names
-from fedloom.runs.personalize import FineTuning, personalize_run
-from fedloom.runs.reproduce import OUT, Reproduction, carry_out
-from fedloom.runs.reproduce import plan as plan_reproduction
 from fedloom.runs.run import Run
 from fedloom.runs.run import resume as resume_run
-from fedloom.runs.signature import with_keywords
 from fedloom.runs.split import Split, make_split, read_split
-from fedloom.runs.sweep import grid
-from fedloom.runs.tune.budget import read_budget
-from fedloom.runs.tune.carry_out import Observer
-from fedloom.runs.tune.carry_out import carry_out as carry_out_tuning
-from fedloom.runs.tune.fresh import Tuning, fresh
-from fedloom.runs.tune.over import Over
-from fedloom.runs.tune.plan import plan as plan_tuning
-from fedloom.runs.tune.study import Study
+from fedloom.signature import with_keywords
+from fedloom.studies.cells import RelativeFineTuning, plan, rows_of
+from fedloom.studies.compare import compare_cells
+from fedloom.studies.comparison import Comparison
+from fedloom.studies.comparison_file import write_comparison
+from fedloom.studies.reproduce import OUT, Reproduction, carry_out
+from fedloom.studies.reproduce import plan as plan_reproduction
+from fedloom.studies.sweep import grid
+from fedloom.studies.tune.budget import read_budget
+from fedloom.studies.tune.carry_out import Observer
+from fedloom.studies.tune.carry_out import carry_out as carry_out_tuning
+from fedloom.studies.tune.fresh import Tuning, fresh
+from fedloom.studies.tune.over import Over
+from fedloom.studies.tune.plan import plan as plan_tuning
+from fedloom.studies.tune.study import Study
 
 Reported = str | Path | Run | Comparison | Study | Reproduction
 Given = Recipe | str | Path | Mapping[str, Any] | None

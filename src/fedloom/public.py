@@ -5,19 +5,19 @@ from fedloom.data import Dataset
 from fedloom.engine.server.callback import RunCallback
 from fedloom.errors import FedloomError
 from fedloom.evaluation.metrics import Metric
+from fedloom.finished.adopt import Adopted, adopt
+from fedloom.finished.analyze import Analysis
+from fedloom.finished.export import Exported, export
+from fedloom.finished.personalize import FineTuning, personalize_run
 from fedloom.methods import Method, Part, Phase, Query, TrainSchedule, TrainSpec, method
 from fedloom.methods.api.search import Choices, RateScale, Span
 from fedloom.recipe import Recipe
-from fedloom.runs.adopt import Adopted, adopt
-from fedloom.runs.analyze import Analysis
-from fedloom.runs.comparison import Comparison
-from fedloom.runs.export import Exported, export
-from fedloom.runs.load import load
-from fedloom.runs.personalize import FineTuning, personalize_run
-from fedloom.runs.reproduce import Reproduction
 from fedloom.runs.run import Run
 from fedloom.runs.split import Split
-from fedloom.runs.tune.study import Study
+from fedloom.studies.comparison import Comparison
+from fedloom.studies.load import load
+from fedloom.studies.reproduce import Reproduction
+from fedloom.studies.tune.study import Study
 
 __all__ = [
     "Adopted",

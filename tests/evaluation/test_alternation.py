@@ -15,9 +15,9 @@ from tiny import train
 import fedloom as fl
 from fedloom.evaluation.personalization import REGIONS
 from fedloom.evaluation.tasks.finetune import FineTune
+from fedloom.finished.restore import restore_finished
 from fedloom.rng import torch_generator
 from fedloom.runs.federation import federation
-from fedloom.runs.finished import restore_finished
 from fedloom.runs.folder import RunFolder
 
 HEAD = ("head.weight", "head.bias")

@@ -16,7 +16,7 @@ import fedloom as fl
 from fedloom.evaluation.clients import evaluate_clients
 from fedloom.evaluation.global_model import evaluate_global
 from fedloom.evaluation.measure import summarize
-from fedloom.runs.finished import restore_finished
+from fedloom.finished.restore import restore_finished
 from fedloom.runs.folder import RunFolder
 from fedloom.runs.run import federation
 

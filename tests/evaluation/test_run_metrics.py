@@ -19,8 +19,8 @@ from fedloom.errors import Interrupted
 from fedloom.evaluation.clients import evaluate_clients
 from fedloom.evaluation.global_model import evaluate_global
 from fedloom.evaluation.metrics import METRICS
+from fedloom.finished.restore import restore_finished
 from fedloom.runs.federation import federation
-from fedloom.runs.finished import restore_finished
 from fedloom.runs.folder import RunFolder
 
 ALL = ["accuracy", "auroc", "balanced_accuracy", "calibration_error", "loss", "macro_f1", "top5"]

@@ -1,7 +1,8 @@
-"""What the folder of a run must look like, whatever happened to the run."""
+"""What the folder of a run must look like, whatever happened to the run; and folders for caches."""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -83,3 +84,12 @@ class Notes(fl.RunCallback):
 
     def note(self, text: str) -> None:
         self.said.append(text)
+
+
+def share_kernels(cache: Path) -> None:
+    """Compiled kernels of a new cache folder are those of this machine: compiling takes longer than most tests."""
+    compiled = Path("~/.cache/fedloom/native").expanduser()
+    compiled.mkdir(parents=True, exist_ok=True)
+    cache.mkdir(exist_ok=True)
+    with contextlib.suppress(FileExistsError):
+        (cache / "native").symlink_to(compiled)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import re
 import shutil
 import signal
@@ -19,13 +20,15 @@ SCRIPTS = Path(sys.executable).parent
 
 
 def free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    for one in sockets:
-        one.bind(("127.0.0.1", 0))
-    ports = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
-    return ports
+    """Ports that the system does not give to connections: they are still free when a process is started (again)."""
+    return [port for port in random.SystemRandom().sample(range(10_000, 32_000), 100) if _free(port)][:count]
+
+
+def _free(port: int) -> bool:
+    with contextlib.suppress(OSError), socket.socket() as one:
+        one.bind(("127.0.0.1", port))
+        return True
+    return False
 
 
 def until(condition: Callable[[], object], seconds: float, what: str) -> None:

@@ -13,7 +13,7 @@ from torch import nn
 from fedloom.errors import FedloomError
 from fedloom.nets import build, list_models, spelled_model
 from fedloom.nets.parameters import parameters_of, read_values, split_text
-from fedloom.runs.sweep import grid
+from fedloom.studies.sweep import grid
 
 torch.set_num_threads(1)
 

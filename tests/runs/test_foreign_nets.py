@@ -15,6 +15,7 @@ from foreign_nets import Conv, ConvHead
 from torch import nn
 
 import fedloom as fl
+from fedloom.cli.main import main
 from fedloom.io.files import read_tensors
 
 torch.set_num_threads(1)
@@ -40,14 +41,14 @@ fl.run(model=Mine(), clients=10, fraction=0.5, rounds=int(sys.argv[2]), workers=
 """
 
 
-@pytest.fixture(autouse=True)
-def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("FEDLOOM_CACHE", str(tmp_path / "cache"))
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
-def command(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "fedloom", *arguments], capture_output=True, text=True)
+def command(*arguments: str) -> int | str | None:
+    """The exit code of a command, carried out in this process."""
+    with pytest.raises(SystemExit) as ended:
+        main(list(arguments))
+    return ended.value.code
 
 
 def test_an_instance_trains_from_its_own_weights_for_any_number_of_workers() -> None:
@@ -102,8 +103,7 @@ def test_the_sum_of_a_fedavg_round_on_an_instance_is_a_plain_loop(tmp_path: Path
 def test_a_killed_run_of_a_scripts_class_is_resumed_by_the_command_line_to_the_same_bits(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
-    straight = subprocess.run([sys.executable, str(script), "straight", "8"], capture_output=True, text=True)
-    assert straight.returncode == 0, straight.stderr
+    straight = subprocess.Popen([sys.executable, str(script), "straight", "8"])
     child = subprocess.Popen([sys.executable, str(script), "killed", "8"], start_new_session=True)
     rounds = Path("killed/rounds.jsonl")
     deadline = time.time() + 60
@@ -112,16 +112,17 @@ def test_a_killed_run_of_a_scripts_class_is_resumed_by_the_command_line_to_the_s
     os.killpg(child.pid, signal.SIGKILL)
     child.wait()
     assert not Path("killed/summary.json").exists()
-    resumed = command("run", "--resume", "killed")
+    resumed = subprocess.run(
+        [sys.executable, "-m", "fedloom", "run", "--resume", "killed"], capture_output=True, text=True
+    )
     assert resumed.returncode == 0, resumed.stderr
+    assert straight.wait() == 0
     assert fl.Run("killed").summary["digest"] == fl.Run("straight").summary["digest"]
-    personal = command("personalize", "killed", "--epochs", "1")
-    assert personal.returncode == 0, personal.stderr
+    assert command("personalize", "killed", "--epochs", "1") == 0
     compared = command("compare", "--methods", "fedavg; fn", "--model", fl.Run("killed").recipe.model, "--clients", "5",
                        "--rounds", "1", "--workers", "1", "--lr", "0.03", "--out", "compared")  # fmt: skip
-    assert compared.returncode == 0, compared.stderr
-    exported = command("export", "killed", "--out", "net.pt2")
-    assert exported.returncode == 0, exported.stderr
+    assert compared == 0
+    assert command("export", "killed", "--out", "net.pt2") == 0
 
 
 def test_the_head_of_an_instance_may_be_named() -> None:

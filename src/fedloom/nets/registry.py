@@ -14,6 +14,7 @@ import inspect
 import pkgutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -93,9 +94,7 @@ def model(
 
 def all_models() -> dict[str, Model]:
     """Every net of this package, by name, after importing the files that hold them."""
-    package = importlib.import_module("fedloom.nets.models")
-    for module in pkgutil.iter_modules(package.__path__, "fedloom.nets.models."):
-        importlib.import_module(module.name)
+    _import_all("fedloom.nets.models")
     return dict(sorted(_models.items()))
 
 
@@ -111,10 +110,15 @@ def net_source(prefix: str) -> Callable[[Open], Open]:
 
 def all_sources() -> dict[str, Open]:
     """Every place that nets come from beside functions, by its prefix."""
-    package = importlib.import_module("fedloom.nets.sources")
-    for module in pkgutil.iter_modules(package.__path__, "fedloom.nets.sources."):
-        importlib.import_module(module.name)
+    _import_all("fedloom.nets.sources")
     return dict(sorted(_sources.items()))
+
+
+@cache
+def _import_all(package: str) -> None:
+    """Import every file of a package, once: each registers what it defines."""
+    for module in pkgutil.iter_modules(importlib.import_module(package).__path__, f"{package}."):
+        importlib.import_module(module.name)
 
 
 def find_model(text: str) -> Model:

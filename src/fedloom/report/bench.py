@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from rich.table import Table
 
+from fedloom.bench import Figure, speed_up
 from fedloom.report.table import plain_table
-from fedloom.runs.bench import Figure, speed_up
 
 
 def bench_tables(figures: Sequence[Figure], stored: Mapping[str, float], precision: str) -> Iterator[Table]:

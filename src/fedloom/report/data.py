@@ -8,10 +8,10 @@ from itertools import pairwise
 from typing import Any
 
 from fedloom.evaluation.fine_tuned import PersonalizationResult
-from fedloom.runs.adopt import Adopted
-from fedloom.runs.comparison import Comparison
-from fedloom.runs.reproduce import Reproduction
+from fedloom.finished.adopt import Adopted
 from fedloom.runs.split import Split
+from fedloom.studies.comparison import Comparison
+from fedloom.studies.reproduce import Reproduction
 
 
 def comparison_data(comparison: Comparison) -> dict[str, Any]:

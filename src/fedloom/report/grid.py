@@ -22,9 +22,9 @@ from fedloom.report.sheet import Sheet, SheetEntry, latex, markdown
 from fedloom.report.significance import Ranking, note, rank
 from fedloom.report.table import comparison_legend
 from fedloom.runs import labels
-from fedloom.runs.cells import Point, folder_name
-from fedloom.runs.comparison import Comparison, column
-from fedloom.runs.diverged import stopped_by_divergence
+from fedloom.studies.cells import Point, folder_name
+from fedloom.studies.comparison import Comparison, column
+from fedloom.studies.diverged import stopped_by_divergence
 
 WIDEST = 6  # columns of values in one table, at most
 TITLES = {"global": "global", "validation": "validation", "client": "clients", "personal": "personal"}

@@ -11,8 +11,8 @@ from rich.table import Table
 
 from fedloom.evaluation.fine_tuned import PersonalizationResult
 from fedloom.evaluation.metrics import Metric, find_metric
+from fedloom.finished.adopt import Adopted
 from fedloom.report.table import personal_table, plain_table
-from fedloom.runs.adopt import Adopted
 
 __all__ = [
     "adopted_table",

@@ -15,7 +15,7 @@ from fedloom.engine.experiment import Experiment
 from fedloom.engine.server.callback import RunCallback
 from fedloom.evaluation.metrics import Metric, find_metric
 from fedloom.report.notebook import NotebookProgress
-from fedloom.runs.cells import Cell
+from fedloom.studies.cells import Cell
 
 QUIET = 10.0  # seconds between lines of a log
 

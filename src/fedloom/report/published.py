@@ -8,10 +8,10 @@ from pathlib import Path
 
 from fedloom.errors import FedloomError
 from fedloom.papers import PAPERS, PublishedCell, key_of, paper, protocols, table_cells
-from fedloom.runs.reproduce.choose import choose
-from fedloom.runs.reproduce.data import Availability, availability, how_to_get
-from fedloom.runs.reproduce.estimate import duration, seconds
-from fedloom.runs.reproduce.jobs import Job, plan_jobs
+from fedloom.studies.reproduce.choose import choose
+from fedloom.studies.reproduce.data import Availability, availability, how_to_get
+from fedloom.studies.reproduce.estimate import duration, seconds
+from fedloom.studies.reproduce.jobs import Job, plan_jobs
 
 
 @dataclass(frozen=True)

@@ -16,9 +16,9 @@ from typing import Any
 from fedloom.io.files import write, write_json
 from fedloom.papers import Measure, Paper, paper
 from fedloom.report.sheet import Sheet, SheetEntry, latex, markdown
-from fedloom.runs.reproduce import CellOutcome, Reproduction, Verdict, marks, orderings
-from fedloom.runs.reproduce.claims import judge
-from fedloom.runs.reproduce.stored import write_reproduction
+from fedloom.studies.reproduce import CellOutcome, Reproduction, Verdict, marks, orderings
+from fedloom.studies.reproduce.claims import judge
+from fedloom.studies.reproduce.stored import write_reproduction
 
 SETTINGS = 12  # whose order is spelled out
 MARKS = {Verdict.HOLDS: "o", Verdict.REVERSED: "x", Verdict.NOISE: "?"}

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from fedloom.papers import PublishedCell, paper, protocol_of, table_cells
 from fedloom.report.reproduction import MARKS, published
-from fedloom.runs.reproduce.claims import judge
-from fedloom.runs.reproduce.outcome import CellOutcome, Verdict, marks
-from fedloom.runs.reproduce.results import Results
+from fedloom.studies.reproduce.claims import judge
+from fedloom.studies.reproduce.outcome import CellOutcome, Verdict, marks
+from fedloom.studies.reproduce.results import Results
 
 COLUMNS = ("table", "cell", "accuracy of", "published", "ours", "difference", "seeds", "departs")
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 from fedloom.errors import FedloomError
 from fedloom.recipe import Recipe, assign, recipe
-from fedloom.runs.cells import Point
-from fedloom.runs.comparison import Comparison
-from fedloom.runs.diverged import divergences
+from fedloom.studies.cells import Point
+from fedloom.studies.comparison import Comparison
+from fedloom.studies.diverged import divergences
 
 
 def warnings(comparison: Comparison, chosen: Mapping[str, Point]) -> list[str]:

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from fedloom.evaluation.fine_tuned import PersonalizationResult
 from fedloom.evaluation.metrics import Metric, find_metric
-from fedloom.runs.comparison import Comparison
+from fedloom.studies.comparison import Comparison
 
 
 def percent(mean: float, deviation: float | None = None) -> str:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from fedloom.evaluation.metrics import find_metric
-from fedloom.runs.comparison import Comparison
-from fedloom.runs.tune.chosen import ChosenSettings
-from fedloom.runs.tune.fresh import Tuning
+from fedloom.studies.comparison import Comparison
+from fedloom.studies.tune.chosen import ChosenSettings
+from fedloom.studies.tune.fresh import Tuning
 
 
 def caption(comparison: Comparison) -> str:

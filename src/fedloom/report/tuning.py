@@ -13,13 +13,13 @@ from rich.console import Console
 from fedloom.evaluation.metrics import find_metric
 from fedloom.report.progress import Bar, shows_progress
 from fedloom.report.sheet import Sheet, SheetEntry
-from fedloom.runs.tune.carry_out import Observer
-from fedloom.runs.tune.chosen import ChosenSettings
-from fedloom.runs.tune.halving import generations, rounds_of
-from fedloom.runs.tune.plan import Planned
-from fedloom.runs.tune.pool import Work, processes
-from fedloom.runs.tune.search import Job, Outcome
-from fedloom.runs.tune.study import Study
+from fedloom.studies.tune.carry_out import Observer
+from fedloom.studies.tune.chosen import ChosenSettings
+from fedloom.studies.tune.halving import generations, rounds_of
+from fedloom.studies.tune.plan import Planned
+from fedloom.studies.tune.pool import Work, processes
+from fedloom.studies.tune.search import Job, Outcome
+from fedloom.studies.tune.study import Study
 
 
 class TuningBar(Bar, Observer):

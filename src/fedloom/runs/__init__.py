@@ -1,1 +1,1 @@
-"""Run folders and what is done with them: run, compare, sweep, personalize, adopt, export, analyze."""
+"""One run: its folder, its way from recipe to summary, and its results read back."""

@@ -38,7 +38,7 @@ FIELDS: dict[str, Any] = {
     "checkpoint_seconds": 0,
     "deploy": {"timeout": 240, "join_timeout": 240},
 }
-METHODS = ["fedavg", "scaffold + fn", "fedrep", "feddrplus", "fnr"]
+METHODS = ["scaffold + fn", "fedrep", "feddrplus", "fnr"]
 
 
 def application(folder: Path, **fields: Any) -> Path:
@@ -60,35 +60,6 @@ def four(tmp_path_factory: pytest.TempPathFactory) -> Any:
 def keyed(client: int) -> str:
     """A node config with roster and key."""
     return " ".join(f'{name}="{path}"' for name, path in credentials(4, client).items())
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_four_supernodes_end_with_the_weights_of_a_run(four: Machines, method: str, tmp_path: Path) -> None:
-    name = "".join(filter(str.isalpha, method))
-    app = application(four.folder / name, method=method)
-    process = four.run(app)
-    alone = fl.run(FIELDS, method=method, out=str(tmp_path / "alone"))
-    assert process.wait(400) == 0
-    assert (app / "run" / "summary.json").exists(), process.output
-    together = Run(app / "run")
-    assert together.summary["lost"] == 0
-    assert together.summary["digest"] == alone.summary["digest"]
-
-
-def test_a_server_that_was_killed_is_resumed_to_the_same_weights(four: Machines, tmp_path: Path) -> None:
-    app = application(four.folder / "resumed", method="scaffold", rounds=3)
-    process = four.run(app)
-    until(lambda: len(rounds(app)) >= 1, 240, "round 1")
-    (server,) = four.children("flwr-serverapp")
-    os.kill(server, signal.SIGKILL)
-    process.kill()
-    assert len(rounds(app)) < 3
-    again = four.run(app, "resume=true")
-    alone = fl.run(FIELDS, method="scaffold", rounds=3, out=str(tmp_path / "alone"))
-    assert again.wait(400) == 0
-    assert (app / "run" / "summary.json").exists(), again.output
-    assert "continuing after round" in again.output
-    assert Run(app / "run").summary["digest"] == alone.summary["digest"]
 
 
 FAULTY = """
@@ -152,6 +123,35 @@ def test_nodes_that_lie_hang_or_are_killed_are_lost_by_name_and_come_back(four: 
     assert Run(app / "run").summary["digest"] == expected.summary["digest"]
 
 
+@pytest.mark.parametrize("method", METHODS)
+def test_four_supernodes_end_with_the_weights_of_a_run(four: Machines, method: str, tmp_path: Path) -> None:
+    name = "".join(filter(str.isalpha, method))
+    app = application(four.folder / name, method=method)
+    process = four.run(app)
+    alone = fl.run(FIELDS, method=method, out=str(tmp_path / "alone"))
+    assert process.wait(400) == 0
+    assert (app / "run" / "summary.json").exists(), process.output
+    together = Run(app / "run")
+    assert together.summary["lost"] == 0
+    assert together.summary["digest"] == alone.summary["digest"]
+
+
+def test_a_server_that_was_killed_is_resumed_to_the_same_weights(four: Machines, tmp_path: Path) -> None:
+    app = application(four.folder / "resumed", method="scaffold", rounds=3)
+    process = four.run(app)
+    until(lambda: len(rounds(app)) >= 1, 240, "round 1")
+    (server,) = four.children("flwr-serverapp")
+    os.kill(server, signal.SIGKILL)
+    process.kill()
+    assert len(rounds(app)) < 3
+    again = four.run(app, "resume=true")
+    alone = fl.run(FIELDS, method="scaffold", rounds=3, out=str(tmp_path / "alone"))
+    assert again.wait(400) == 0
+    assert (app / "run" / "summary.json").exists(), again.output
+    assert "continuing after round" in again.output
+    assert Run(app / "run").summary["digest"] == alone.summary["digest"]
+
+
 LEAVING = """
 from flwr.clientapp import ClientApp
 from fedloom.deploy.flower.client import client_app
@@ -185,11 +185,11 @@ def test_masked_uploads_of_supernodes_add_up_and_one_may_leave(four: Machines, t
     assert Run(app / "run").summary["digest"] == expected.summary["digest"]  # masks are new in every run, sums are not
 
 
-def test_wrong_keys_and_wrong_authorities_are_refused(tmp_path: Path) -> None:
+def test_wrong_keys_and_authorities_are_refused_and_right_ones_end_with_the_weights_of_a_run(tmp_path: Path) -> None:
     names = ["site-0", "site-1"]
     make(tmp_path / "keys", names, ["127.0.0.1"])
     make(tmp_path / "others", names, ["127.0.0.1"])
-    app = application(tmp_path / "secure", clients=2, rounds=1)
+    app = application(tmp_path / "secure", clients=2)
     with Machines(tmp_path / "machines", 4, tmp_path / "keys") as machines:
         for client in (0, 1):
             machines.flwr("supernode", "register", str(tmp_path / "keys" / f"site-{client}.pub"), "loopback")
@@ -204,5 +204,7 @@ def test_wrong_keys_and_wrong_authorities_are_refused(tmp_path: Path) -> None:
         for client in (0, 1):
             machines.start_node(client)
         process = machines.run(app)
+        alone = fl.run(FIELDS, clients=2, out=str(tmp_path / "alone"))
         assert process.wait(400) == 0
         assert Run(app / "run").summary["lost"] == 0
+        assert Run(app / "run").summary["digest"] == alone.summary["digest"]

@@ -165,6 +165,21 @@ def test_other_layouts_transforms_and_types_have_the_same_numbers(make: Any) -> 
     torch.testing.assert_close(traced(x), net(x), **near)
 
 
+@pytest.mark.parametrize("make", LAYERS)
+def test_weights_under_transforms_have_the_same_numbers(make: Any) -> None:
+    net = drawn(make, 6, 1).eval()
+    ours, x = native(net).eval(), maps((4, 6, 5, 5), torch.float32)
+    weights = {name: weight.detach() for name, weight in net.named_parameters()}
+    doubled = {name: torch.stack([weight, 2 * weight]) for name, weight in weights.items()}
+
+    def squared(module: nn.Module) -> Callable[[dict[str, Tensor]], Tensor]:
+        return lambda values: torch.func.functional_call(module, values, (x,)).square().mean()
+
+    for transform, given in ((torch.func.grad, weights), (torch.func.vmap, doubled)):
+        expected = transform(squared(net))(given)
+        torch.testing.assert_close(transform(squared(ours))(given), expected, rtol=1e-4, atol=1e-5)
+
+
 def test_who_looks_at_a_module_sees_what_enters_and_leaves_it() -> None:
     net = drawn(block, 6, 1)
     ours, x = native(net), maps((4, 6, 5, 5), torch.float32)

@@ -141,9 +141,9 @@ def bench(
 
     Stored figures of the same processor, number of cores and version of torch are shown beside the new ones.
     """
+    from fedloom.bench import Effort, machine, read_stored, save_stored, speed_up
+    from fedloom.bench import bench as run_bench
     from fedloom.report.bench import bench_tables
-    from fedloom.runs.bench import Effort, machine, read_stored, save_stored, speed_up
-    from fedloom.runs.bench import bench as run_bench
 
     effort = Effort((1.0 if quick else 20.0) if seconds is None else seconds, precision, quick)
     before = read_stored(effort, stored)

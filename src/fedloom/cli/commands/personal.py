@@ -52,6 +52,7 @@ def personalize(
     """Fine-tune every client's model on its own data: initial and personal metrics."""
     from rich.progress import Progress
 
+    from fedloom.finished.personalize import FineTuning, personalize_run
     from fedloom.report.data import personal_data
     from fedloom.report.personal import (
         distribution_table,
@@ -61,7 +62,6 @@ def personalize(
         sweep_table,
         unseen_line,
     )
-    from fedloom.runs.personalize import FineTuning, personalize_run
 
     epochs_shown = sorted(set(several("epochs", epochs, int)))
     fine_tunings = [
@@ -111,9 +111,9 @@ def adopt(
     ] = False,
 ) -> Outcome:
     """Give a client that was never in the federation a personal model of its own."""
+    from fedloom.finished.adopt import adopt as adopt_client
     from fedloom.report.data import adopted_data
     from fedloom.report.personal import adopted_table
-    from fedloom.runs.adopt import adopt as adopt_client
 
     adopted = adopt_client(path, data, part, epochs, lr, loss, output, not train_on_all)  # type: ignore[arg-type]
     for note in adopted.notes:
@@ -139,7 +139,7 @@ def export(
     loss: Annotated[str, Option(help="method | objective (without regularizers) | ce")] = "method",
 ) -> Outcome:
     """Write a model to a file that loads without fedloom, normalization inside."""
-    from fedloom.runs.export import export as export_model
+    from fedloom.finished.export import export as export_model
 
     exported = export_model(path, output, client, weights, part, epochs, lr, loss)  # type: ignore[arg-type]
     facts: dict[str, Any] = exported.facts

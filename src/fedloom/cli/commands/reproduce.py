@@ -75,8 +75,8 @@ def reproduce(
     from fedloom.report.progress import ProgressBar
     from fedloom.report.reproduction import save, sheets
     from fedloom.report.sheet import rich_table
-    from fedloom.runs.reproduce import carry_out, plan
-    from fedloom.runs.reproduce.estimate import duration, job_seconds
+    from fedloom.studies.reproduce import carry_out, plan
+    from fedloom.studies.reproduce.estimate import duration, job_seconds
 
     planned = plan(target, cells, methods, seeds, scale, source or (), out, given, as_published, tuned_clients)
     console.note(planned.describe())

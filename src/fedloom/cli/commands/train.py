@@ -13,7 +13,7 @@ from fedloom.cli.outcome import Outcome
 from fedloom.errors import FedloomError
 
 if TYPE_CHECKING:
-    from fedloom.runs.comparison import Comparison
+    from fedloom.studies.comparison import Comparison
 
 Methods = 'methods and settings of their own: "fedavg; fn @ lr=0.3; dr + fd @ lr=1 epochs=2"'
 Seeds = "number of seeds, beginning with --seed"
@@ -96,7 +96,7 @@ def compare(
 
     from fedloom import api
     from fedloom.report.progress import ProgressBar
-    from fedloom.runs.cells import RelativeFineTuning
+    from fedloom.studies.cells import RelativeFineTuning
 
     fine_tuning = RelativeFineTuning(personal_part, personal_epochs, personal_rate) if personal else None  # type: ignore[arg-type]
     with ProgressBar(console.out) as bar:

@@ -23,7 +23,7 @@ from fedloom.recipe import NO_EFFECT_FIELDS, read_recipe
 from fedloom.runs.folder import RunFolder
 from fedloom.runs.labels import FILE as LABELS
 from fedloom.runs.labels import HERE, is_method, names_in, stored_names
-from fedloom.runs.tune.record import ASKED
+from fedloom.studies.tune.record import ASKED
 
 
 @dataclass(frozen=True)

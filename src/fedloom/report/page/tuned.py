@@ -10,8 +10,8 @@ from fedloom.errors import FedloomError
 from fedloom.evaluation.metrics import METRICS
 from fedloom.io.files import read_lines
 from fedloom.report.page.gather import read_json, tuning_folders
-from fedloom.runs.tune import chosen
-from fedloom.runs.tune.record import ASKED, OUTCOMES
+from fedloom.studies.tune import chosen
+from fedloom.studies.tune.record import ASKED, OUTCOMES
 
 # raised when a damaged or edited folder is read
 DAMAGE = (FedloomError, OSError, ValueError, TypeError, LookupError, AttributeError)

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedloom.nets.kernels.native.again import differentiably
-from fedloom.nets.kernels.native.applies import last, like, plain
+from fedloom.nets.kernels.native.applies import alike, last, like, plain
 from fedloom.nets.kernels.native.library import run
 
 FORWARD, BACKWARD = "ppppppppnnffnn", "ppppppppnnnn"
@@ -52,7 +52,7 @@ class BatchNorm2d(nn.BatchNorm2d):
     def applies(self, x: Tensor) -> bool:
         if not plain(x) or x.shape[1] != self.num_features or (self.by_batch and x.numel() == x.shape[1]):
             return False
-        return all(tensor is None or tensor.dtype == x.dtype for tensor in (self.weight, self.running_mean))
+        return alike(x, self.weight, self.bias, self.running_mean, self.running_var)
 
 
 class _BatchNorm(torch.autograd.Function):

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedloom.nets.kernels.native.again import differentiably
-from fedloom.nets.kernels.native.applies import last, like
+from fedloom.nets.kernels.native.applies import alike, last, like
 from fedloom.nets.kernels.native.batchnorm import BatchNorm2d, Settings, torch_s
 from fedloom.nets.kernels.native.depthwise import made_sizes, serves, workspace
 from fedloom.nets.kernels.native.library import run
@@ -39,7 +39,7 @@ def block(x: Tensor, before: BatchNorm2d, conv: nn.Conv2d, after: BatchNorm2d) -
     """None where the kernel does not apply."""
     weight, stride = conv.weight, conv.stride[0]
     made = made_sizes(x, stride) if x.dim() == 4 else (0, 0)
-    if weight.dtype != x.dtype or not (before.applies(x) and after.applies(x)) or len(x) * made[0] * made[1] == 1:
+    if not (before.applies(x) and alike(x, weight) and after.applies(x)) or len(x) * made[0] * made[1] == 1:
         return None
     first, second = before.settings(), after.settings()
     z: Tensor = _Block.apply(  # type: ignore[no-untyped-call]

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedloom.nets.kernels.native.again import differentiably
-from fedloom.nets.kernels.native.applies import last
+from fedloom.nets.kernels.native.applies import alike, last
 from fedloom.nets.kernels.native.library import run
 
 Pair = tuple[int, int]
@@ -24,7 +24,7 @@ def serves(conv: nn.Conv2d) -> bool:
 
 
 def applies(x: Tensor, weight: Tensor, bias: Tensor | None, stride: Pair, padding: Pair, groups: int) -> bool:
-    if not groups == x.shape[1] == len(weight) > 1 or weight.dtype != x.dtype:
+    if not groups == x.shape[1] == len(weight) > 1 or not alike(x, weight, bias):
         return False
     return weight.shape[2:] == (3, 3) and padding == (1, 1) and stride in STRIDES
 

@@ -1,0 +1,1 @@
+"""What is done with a finished run: personalize, adopt, analyze, export."""

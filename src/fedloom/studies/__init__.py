@@ -1,0 +1,1 @@
+"""Many runs as one job, and their results: compare, sweep, tune, reproduce."""
