@@ -16,6 +16,7 @@ from fedloom.engine.server.callback import RunCallback
 from fedloom.evaluation.metrics import Metric, find_metric
 from fedloom.report.notebook import NotebookProgress
 from fedloom.runs.cells import Cell
+from fedloom.runs.labels import name_of
 
 QUIET = 10.0  # seconds between lines of a log
 
@@ -75,10 +76,9 @@ class ProgressBar(Bar, RunCallback):
         self._headline = recipe.headline
         if not self._title:
             self._rounds = recipe.rounds
-            self._progress.update(self._task, description=str(experiment.program.method))
-            self.note(
-                f"{experiment.program.method} on {recipe.data.name} ({recipe.split}, {recipe.clients} clients), into {folder}"
-            )
+            name = name_of(folder, str(experiment.program.method))
+            self._progress.update(self._task, description=name)
+            self.note(f"{name} on {recipe.data.name} ({recipe.split}, {recipe.clients} clients), into {folder}")
         if rounds_done:
             self.note(f"{self._named}continuing after round {rounds_done}")
         self._trained = True

@@ -68,6 +68,11 @@ def stored_names(run: Path) -> list[str]:
     return [name[:LONGEST] for name in stored if name]
 
 
+def name_of(run: Path, method: str) -> str:
+    """What the user called the method of a run: a display name, or what was typed. `method`: what it is called otherwise."""
+    return next(iter(stored_names(run)), method)
+
+
 def names_in(folder: Path) -> dict[str, str]:
     """Names by folder, in the order of the methods; empty without a readable file."""
     names = read_json(folder / FILE)

@@ -52,7 +52,7 @@ def run(
             else api.run(resume=resume, callbacks=[bar], workers=workers)
         )
     import_metrics(done.recipe)
-    for table in (summary_table(done.summary, done.metrics), *group_tables(done.summary, done.metrics)):
+    for table in (summary_table(done.summary, done.metrics, done.method), *group_tables(done.summary, done.metrics)):
         print_wide(console.out, table)
     for note in metric_notes(done.summary):
         console.line(f"note: {note}")

@@ -22,7 +22,7 @@ from fedloom.io.files import read_lines
 from fedloom.recipe import NO_EFFECT_FIELDS, read_recipe
 from fedloom.runs.folder import RunFolder
 from fedloom.runs.labels import FILE as LABELS
-from fedloom.runs.labels import HERE, is_method, names_in, stored_names
+from fedloom.runs.labels import HERE, is_method, name_of, names_in, stored_names
 from fedloom.runs.tune.record import ASKED
 
 
@@ -87,8 +87,7 @@ class RunFiles:
 
     @cached_property
     def name(self) -> str:
-        """What the user called the method: a display name, or what was typed."""
-        return next(iter(stored_names(self.path)), self.method)
+        return name_of(self.path, self.method)
 
     @property
     def row(self) -> str:
