@@ -44,7 +44,7 @@ def content(paths: Sequence[str | Path], title: str = "", required: bool = True,
         raise FedloomError(f"report: {problems[0]['path']} cannot be shown: {problems[0]['reason']}")
     of_tunings = [method for tuning in tuned for method in tuning["methods"]]
     rows = dict.fromkeys([*(run.row for run, _, _ in runs), *(method["method"] for method in of_tunings)])
-    names = read_labels(labels, list(rows)) if labels else {}
+    names = read_labels(labels, list(rows), required) if labels else {}
     for method in of_tunings:
         method["method"] = names.get(method["method"], method["method"])
     series = group([run for run, _, _ in runs], names)
