@@ -11,6 +11,7 @@ from typing import Any, Self
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
+from fedloom.data.split.client_names import client_names
 from fedloom.engine.experiment import Experiment
 from fedloom.engine.server.callback import RunCallback
 from fedloom.evaluation.metrics import Metric, find_metric
@@ -59,6 +60,7 @@ class ProgressBar(Bar, RunCallback):
         self._rounds, self._share, self._title, self._headline = 1, (0.0, 1.0), "", "accuracy"
         self._training = 1.0  # share of the current cell's work
         self._trained = False
+        self._names: tuple[str, ...] = ()  # of clients that have them
 
     def cell_started(self, cell: Cell, number: int, total: int) -> None:
         if self._trained:
@@ -73,7 +75,7 @@ class ProgressBar(Bar, RunCallback):
 
     def run_started(self, experiment: Experiment, folder: Path, rounds_done: int) -> None:
         recipe = experiment.recipe
-        self._headline = recipe.headline
+        self._headline, self._names = recipe.headline, client_names(experiment.data.stages[0])
         if not self._title:
             self._rounds = recipe.rounds
             name = name_of(folder, str(experiment.program.method))
@@ -91,7 +93,7 @@ class ProgressBar(Bar, RunCallback):
         self._move(line["round"])
         self._progress.update(self._task, status=f"round {line['round']}/{self._rounds}  {status}")
         if line["lost"]:
-            reasons = "; ".join(f"client {client}: {why}" for client, why in line["lost_clients"].items())
+            reasons = "; ".join(f"{self._client(int(client))}: {why}" for client, why in line["lost_clients"].items())
             self.note(f"{self._named}round {line['round']}: {line['lost']} uploads lost ({reasons})")
         self._log(f"{self._named}round {line['round']}/{self._rounds}  {status}", line["round"] == self._rounds)
 
@@ -111,6 +113,9 @@ class ProgressBar(Bar, RunCallback):
     def _named(self) -> str:
         """The cell, where there are several, before what is printed of it."""
         return f"{self._title}: " if self._title else ""
+
+    def _client(self, number: int) -> str:
+        return f"client {number} ({self._names[number]})" if self._names else f"client {number}"
 
     def _at(self, done: int) -> float:
         """Share of all work that is done after this round of the current run."""

@@ -49,7 +49,7 @@ def summary_table(summary: Mapping[str, Any], metrics: Sequence[str] = ("accurac
     alone = summary["shared"] == 0 and summary["personal"] > 0  # nothing is shared: the global model is never trained
     global_model = "initial model" if alone else "global model"
     row(f"{'global accuracy' if single and not alone else global_model}, pooled test set", "test")
-    row("the same on unshifted images", "clean_test")
+    row("the same on unshifted samples", "clean_test")
     row(f"{global_model} on each client's test set", "client")
     row("each client's own model on its test set", "personal")
     if "best_by_validation" in summary:

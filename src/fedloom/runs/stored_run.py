@@ -166,8 +166,13 @@ class Run:
         return frame_of([plain_line(line) for line in self.rounds])
 
     def clients_frame(self) -> DataFrame:
-        """Tests on every client's own data as a pandas data frame: a row per round in which they took place and client."""
-        return frame_of(client_rows(self.clients))
+        """Tests on every client's own data as a pandas data frame: a row per round in which they took place and client.
+
+        Clients have a `name` where the data name them.
+        """
+        stored = read_json(RunFolder(self.path).inputs)
+        names = stored.get("client_names") if isinstance(stored, dict) else None
+        return frame_of(client_rows(self.clients, names or ()))
 
     def plot(self, metric: str | None = None) -> Any:
         """A plotly figure of a metric over the rounds, by default the headline; `.write_html(PATH)` saves it."""

@@ -84,7 +84,7 @@ def personalize(
 
 def adopt(
     path: FinishedRun,
-    data: Annotated[str, Option(help="the new client's images: PATH.npz | folder:PATH | …", show_default=False)],
+    data: Annotated[str, Option(help="the new client's samples: PATH.npz | folder:PATH | …", show_default=False)],
     part: Annotated[str, Option(help="what is fine-tuned: full | head | body | adapter | alternate")] = "full",
     epochs: Annotated[int, Option(help="epochs of fine-tuning")] = 5,
     lr: Annotated[float | None, Option(help="fine-tuning rate", show_default="a tenth of the run's")] = None,
@@ -143,7 +143,7 @@ def export(
     console.line(f"output: logits of {len(facts['class_names'])} classes")
     console.line(f"facts: {exported.path}.json")
     if facts["depends_on_the_batch"]:
-        console.note("note: bn is batch, so its outputs depend on the other images of a batch")
+        console.note("note: bn is batch, so its outputs depend on the other samples of a batch")
     for note in exported.notes:
         console.note(f"note: {note}")
     return outcome

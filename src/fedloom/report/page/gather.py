@@ -99,6 +99,12 @@ class RunFiles:
         names = read_json(self.path / "inputs.json").get("class_names")
         return [str(name) for name in names] if isinstance(names, list) else []
 
+    @cached_property
+    def client_names(self) -> list[str]:
+        """Empty where clients have numbers only."""
+        names = read_json(self.path / "inputs.json").get("client_names")
+        return [str(name) for name in names] if isinstance(names, list) else []
+
     @property
     def finished(self) -> bool:
         return bool(self.summary)
@@ -122,7 +128,7 @@ class RunFiles:
                     )
 
     def class_counts(self) -> np.ndarray | None:
-        """Training images by client (row) and class (column); None if the folder has no labels."""
+        """Training samples by client (row) and class (column); None if the folder has no labels."""
         try:
             offsets = read_arrays(self.path / "partition.npz", ["train_offsets"])["train_offsets"]
             labels = read_arrays(self.path / "labels.npz", ["train_labels"])["train_labels"]
