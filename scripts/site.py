@@ -22,6 +22,9 @@ from fedloom.methods.api.registry import ALIASES, PARTS
 
 ROOT = Path(__file__).resolve().parent.parent
 OUTSIDE = re.compile(r"\]\(((?:\.\./)+(?!docs/)[^)#\s]+)(#[^)]*)?\)")
+PIPED_CODE = re.compile(
+    r"`[^`\n]*\\\|[^`\n]*`"
+)  # in a cell of a table: GitHub needs the backslash, here it would be shown
 TUTORIALS = (
     "quickstart.md",
     "fair_comparison.md",
@@ -51,7 +54,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         target = _target(here, match[1])
         return f"]({up}{_page_of(target)})" if target is not None else match[0]
 
-    return OUTSIDE.sub(inside, markdown)
+    return PIPED_CODE.sub(lambda code: code[0].replace("\\|", "|"), OUTSIDE.sub(inside, markdown))
 
 
 def _weight(uri: str) -> dict[str, float | bool]:

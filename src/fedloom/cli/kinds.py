@@ -16,11 +16,11 @@ class Kind:
 
 
 KINDS = {
-    "methods": Kind("method", "parts of --method, and names of sums of them", names.methods),
-    "models": Kind("model", "nets of --model", names.models),
-    "splits": Kind("split", "terms of --split: who holds what, and what each client sees", names.splits),
-    "data": Kind("data set", "data sets and forms of --data", lambda: {**names.data(), **names.data_forms()}),
-    "metrics": Kind("metric", "of --metrics", names.metrics),
+    "methods": Kind("method", "parts for --method, and names of sums of them", names.methods),
+    "models": Kind("model", "nets for --model", names.models),
+    "splits": Kind("split", "terms for --split: who holds what, and what each client sees", names.splits),
+    "data": Kind("data set", "data sets and forms for --data", lambda: {**names.data(), **names.data_forms()}),
+    "metrics": Kind("metric", "what --metrics can measure", names.metrics),
     "protocols": Kind("protocol", "the papers' settings, for --protocol", names.protocols),
     "papers": Kind("paper", "papers whose tables `fedloom reproduce` can reproduce", names.papers),
 }
