@@ -24,6 +24,7 @@ def data() -> str:
         "patients.npz",
         x=generator.normal(size=(90, 4)).astype(np.float32),
         y=generator.integers(0, 2, 90),
+        class_names=np.array(["benign", "malignant"]),
         client=hospital,
         client_names=np.array(HOSPITALS),
         domain=hospital // 2,
@@ -51,7 +52,7 @@ def test_terminal_picture_page_and_frames_show_the_names(data: str, capsys: pyte
     with pytest.raises(SystemExit) as ended:
         main(["split", "--data", data, "--picture", "s.svg"])
     shown = capsys.readouterr().out.splitlines()
-    assert ended.value.code == 0
+    assert ended.value.code == 0 and "classes: 0 benign, 1 malignant" in shown
     for number, name in enumerate(HOSPITALS):
         assert any(line.split()[:2] == [str(number), name] for line in shown)  # of the table
         assert any(line.split()[:1] == [name] for line in shown)  # of the map

@@ -61,6 +61,13 @@ class ProgressBar(Bar, RunCallback):
         self._training = 1.0  # share of the current cell's work
         self._trained = False
         self._names: tuple[str, ...] = ()  # of clients that have them
+        self._noted: set[str] = set()
+
+    def note(self, text: str) -> None:
+        """Once, where all runs of a comparison say the same, such as how a table became inputs."""
+        if not self._title or text not in self._noted:
+            super().note(text)
+        self._noted.add(text)
 
     def cell_started(self, cell: Cell, number: int, total: int) -> None:
         if self._trained:

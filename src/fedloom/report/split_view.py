@@ -76,6 +76,9 @@ def heat_map(stage: ClientViews) -> Text:
             block = "·" if count == 0 else "░▒▓█"[min(int(4 * share), 3)]
             text.append(block * wide, style=f"color({233 + round(22 * share)})" if count else "dim")
         text.append("\n")
+    classes_named = stage.dataset.class_names
+    if classes <= NAMED and any(not name.isdecimal() for name in classes_named):
+        text.append(f"classes: {', '.join(f'{c} {name}' for c, name in enumerate(classes_named))}\n")
     if len(counts) < stage.partition.clients:
         text.append(f"     … {stage.partition.clients - len(counts)} more; --picture shows all\n")
     return text
