@@ -200,12 +200,11 @@ def recipe() -> list[str]:
             f"`{text.name}`",
             f"`{text.type}`",
             f"`{text.default}`" if text.default else "",
-            text.meaning,
-            "" if text.changes_result else "no",
+            text.meaning if text.changes_result else f"{text.meaning} (changes no result)",
         )
         for text in field_texts()
     ]
-    return table(("field", "type", "default", "description", "changes the result"), rows)
+    return table(("field", "type", "default", "description"), rows)
 
 
 def sentence(text: str) -> str:

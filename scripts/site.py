@@ -22,6 +22,9 @@ from fedloom.methods.api.registry import ALIASES, PARTS
 
 ROOT = Path(__file__).resolve().parent.parent
 OUTSIDE = re.compile(r"\]\(((?:\.\./)+(?!docs/)[^)#\s]+)(#[^)]*)?\)")
+PIPED_CODE = re.compile(
+    r"`[^`\n]*\\\|[^`\n]*`"
+)  # in a cell of a table: GitHub needs the backslash, here it would be shown
 TUTORIALS = (
     "quickstart.md",
     "fair_comparison.md",
@@ -51,7 +54,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         target = _target(here, match[1])
         return f"]({up}{_page_of(target)})" if target is not None else match[0]
 
-    return OUTSIDE.sub(inside, markdown)
+    return PIPED_CODE.sub(lambda code: code[0].replace("\\|", "|"), OUTSIDE.sub(inside, markdown))
 
 
 def _weight(uri: str) -> dict[str, float | bool]:
@@ -62,9 +65,10 @@ def _weight(uri: str) -> dict[str, float | bool]:
 
 
 def _target(folder: Path, link: str) -> Path | None:
-    """What a link to the repository names, relative to its root; None if it is no file or folder there."""
+    """What a link to the repository names, relative to its root; None if it is no file or folder there, or a page."""
     path = (folder / link).resolve()
-    return path.relative_to(ROOT) if path.exists() and path.is_relative_to(ROOT) else None
+    is_page = path.is_relative_to(ROOT / "docs")
+    return path.relative_to(ROOT) if path.exists() and path.is_relative_to(ROOT) and not is_page else None
 
 
 def _linked(docs: Path) -> set[Path]:
@@ -98,9 +102,10 @@ def _parts() -> str:
     lines = [
         "# Parts, one by one",
         "",
-        "What every part's file says: claim, equations, departures, defaults. Names that",
+        "What every part's file says: claim, equations, departures, defaults. Parts add up to a method;",
+        "[methods](../methods.md) lists all of them in tables.",
+        "",
     ]
-    lines += ["[methods](../methods.md) explains can be added up in one sum.", ""]
     for group in GROUPS:
         parts = sorted((p for p in PARTS.values() if group_of(p) == group), key=lambda part: part().name)
         lines += [f"## {group[:1].upper()}{group[1:]}", ""] if parts else []

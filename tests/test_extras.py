@@ -7,8 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import fedloom as fl
 import fedloom.extras
-from fedloom.extras import install
+from fedloom.extras import install, requirement
 
 SOURCES = Path(fedloom.extras.__file__).parent
 
@@ -16,9 +17,10 @@ SOURCES = Path(fedloom.extras.__file__).parent
 def test_from_a_checkout_it_is_the_checkout() -> None:
     root = Path(__file__).resolve().parents[1]
     assert install("flower") == f'pip install -e "{root}[flower]"'
+    assert requirement("flower") == f"fedloom[flower] @ {root.as_uri()}"
 
 
-def installed(origin: str | None) -> str:
+def installed(origin: str | None, **more: object) -> list[str]:
     """What a fedloom in site-packages says; pip notes where it came from unless that was an index."""
     site = Path("site")
     (site / "fedloom").mkdir(parents=True, exist_ok=True)
@@ -28,15 +30,17 @@ def installed(origin: str | None) -> str:
     notes.mkdir(exist_ok=True)
     (notes / "METADATA").write_text("Metadata-Version: 2.1\nName: fedloom\nVersion: 9.9\n")
     if origin is not None:
-        (notes / "direct_url.json").write_text(json.dumps({"url": origin, "archive_info": {}}))
+        (notes / "direct_url.json").write_text(json.dumps({"url": origin, **more}))
     place = f"import sys; sys.path.insert(0, {str(site.resolve())!r})"
-    program = f"{place}; from fedloom.extras import install; print(install('tune'))"
+    program = f"{place}; from fedloom.extras import *; print(install('tune')); print(requirement('tune'))"
     done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True, env={})
-    return done.stdout.strip()
+    return done.stdout.splitlines()
 
 
-def test_from_an_index_it_is_the_index_and_from_a_file_the_file() -> None:
-    assert installed(None) == 'pip install "fedloom[tune]"'
-    assert installed("file:///x/fedloom-9.9-py3-none-any.whl") == (
-        'pip install "fedloom[tune] @ file:///x/fedloom-9.9-py3-none-any.whl"'
-    )
+def test_from_an_index_it_is_the_index_and_from_elsewhere_that_place() -> None:
+    assert installed(None) == ['pip install "fedloom[tune]"', f"fedloom[tune]=={fl.__version__}"]
+    wheel = "fedloom[tune] @ file:///x/fedloom-9.9-py3-none-any.whl"
+    assert installed("file:///x/fedloom-9.9-py3-none-any.whl", archive_info={}) == [f'pip install "{wheel}"', wheel]
+    commit = "fedloom[tune] @ git+https://example.org/fedloom.git@abc"
+    said = installed("https://example.org/fedloom.git", vcs_info={"vcs": "git", "commit_id": "abc"})
+    assert said == [f'pip install "{commit}"', commit]

@@ -23,8 +23,9 @@ from fedloom.keywords import ProtocolKeywords, RecipeKeywords
 from fedloom.methods import Method, Part
 from fedloom.methods.api.context import Objective
 from fedloom.nets import refuse_while_reading, stored_name
-from fedloom.papers import Protocol, apply, nested, protocol
+from fedloom.papers import Protocol, apply, as_typed, nested, protocol
 from fedloom.papers import protocols as all_protocols
+from fedloom.papers.comparison import names as protocol_names
 from fedloom.papers.comparison import rows as protocol_rows
 from fedloom.recipe import Recipe, merged, read_recipe, recipe
 from fedloom.report.grid import save as save_tables
@@ -42,7 +43,7 @@ from fedloom.runs.run import Run
 from fedloom.runs.run import resume as resume_run
 from fedloom.runs.split import Split, make_split, read_split
 from fedloom.signature import with_keywords
-from fedloom.studies.cells import RelativeFineTuning, plan, rows_of
+from fedloom.studies.cells import RelativeFineTuning, plan
 from fedloom.studies.compare import compare_cells
 from fedloom.studies.comparison import Comparison
 from fedloom.studies.comparison_file import write_comparison
@@ -153,18 +154,33 @@ def with_protocol(fields: Mapping[str, Any]) -> dict[str, Any]:
     name = whole.pop("protocol", None)
     if name is None:
         return whole
-    return nested(apply(protocol(str(name)), str(whole.pop("method", "fedavg")), whole))
+    text = str(whole.pop("method", "fedavg"))
+    applied = apply(protocol(str(name)), text, whole)
+    return nested({**applied, "method": as_typed(text, applied["method"])})
 
 
 def _rows(methods: str | Sequence[str], fields: Mapping[str, Any], swept: Collection[str] = ()) -> list[str]:
     """Methods of a comparison, each with the settings that a protocol among the fields gives it."""
-    texts = methods.split(";") if isinstance(methods, str) else list(methods)
+    texts = _listed(methods)
     if "protocol" not in fields:
         return texts
     given = {name: value for name, value in fields.items() if name not in ("protocol", "method")}
     if "epochs" in swept and "rounds" not in (*swept, *given) and protocol(str(fields["protocol"])).rounds_times_epochs:
         raise FedloomError("over: epochs is swept, and the protocol fixes rounds x epochs; give --rounds too")
-    return protocol_rows(protocol(str(fields["protocol"])), [t.strip() for t in texts if t.strip()], given, swept)
+    return protocol_rows(protocol(str(fields["protocol"])), texts, given, swept)
+
+
+def _names(
+    methods: str | Sequence[str], rows: Sequence[str], labels: Labels, fields: Mapping[str, Any]
+) -> dict[str, str]:
+    """Names of rows in tables: those that are given, and methods as they were typed, where a protocol spelled them out."""
+    typed = protocol_names(_listed(methods), rows) if "protocol" in fields else {}
+    return {**typed, **read_labels(labels, rows)}
+
+
+def _listed(methods: str | Sequence[str]) -> list[str]:
+    texts = methods.split(";") if isinstance(methods, str) else list(methods)
+    return [text.strip() for text in texts if text.strip()]
 
 
 @with_keywords
@@ -277,7 +293,7 @@ def compare(
         raise FedloomError('methods: none given; separate them by semicolons, as in "fedavg; fn; dr + fd"')
     rows = _rows(methods, whole)
     cells = plan(rows, seeds, with_protocol(whole), fine_tuning=fine_tuning)
-    names = read_labels(labels, rows_of(cells))
+    names = _names(methods, rows, labels, whole)
     with watching(progress, callbacks) as watchers:
         return _compared(compare_cells(cells, fine_tuning, watchers), names)
 
@@ -334,9 +350,10 @@ def sweep(
     if swept.seeds is not None and seeds is not None:
         raise FedloomError("over: seeds are given twice; leave out --seeds or --over seed=…")
     base = with_protocol(whole)
-    rows = _rows(swept.methods or methods or str(base.get("method", recipe(base).method)), whole, swept.points)
+    texts = swept.methods or methods or str(base.get("method", recipe(base).method))
+    rows = _rows(texts, whole, swept.points)
     cells = plan(rows, swept.seeds or (1 if seeds is None else seeds), base, swept.points, fine_tuning)
-    names = read_labels(labels, rows_of(cells))
+    names = _names(texts, rows, labels, whole)
     with watching(progress, callbacks) as watchers:
         return _compared(compare_cells(cells, fine_tuning, watchers), names)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from difflib import SequenceMatcher
 
 from fedloom.elsewhere import ABSENT, ELSEWHERE
@@ -17,16 +17,16 @@ def near(name: str, known: Iterable[str], kind: str = "", most: int = 1) -> list
     """Proposals, best first: the same name in another spelling, what other libraries call so, names that begin with it, and
     names that look alike. `kind`: of ELSEWHERE.
     """
-    plain, spelled = _plain(name), {_plain(other): other for other in known}
-    if plain in spelled:
-        return [spelled[plain]]
-    if kind == "methods" and plain in ABSENT:
+    typed, spelled = plain(name), {plain(other): other for other in known}
+    if typed in spelled:
+        return [spelled[typed]]
+    if kind == "methods" and typed in ABSENT:
         return []
-    if plain in ELSEWHERE.get(kind, {}):
-        return [ELSEWHERE[kind][plain]]
-    longer = sorted((other for other in spelled if len(plain) > 2 and other.startswith(plain)), key=len)
-    alike = {other: _similarity(plain, other) for other in spelled}
-    whole = {other: SequenceMatcher(None, plain, other).ratio() for other in spelled}  # decides between equals
+    if typed in ELSEWHERE.get(kind, {}):
+        return [ELSEWHERE[kind][typed]]
+    longer = sorted((other for other in spelled if len(typed) > 2 and other.startswith(typed)), key=len)
+    alike = {other: _similarity(typed, other) for other in spelled}
+    whole = {other: SequenceMatcher(None, typed, other).ratio() for other in spelled}  # decides between equals
     close = sorted((other for other in spelled if alike[other] >= ALIKE), key=lambda o: (-alike[o], -whole[o]))
     if len(longer) > 1 and most == 1 and not (close and close[0] in longer):
         return []  # an abbreviation of several
@@ -38,7 +38,7 @@ def advice(name: str, known: Iterable[str], kind: str, otherwise: str) -> str:
     proposals = near(name, known, kind)
     if proposals:
         return f"did you mean {proposals[0]}?"
-    return f"fedloom does not have it; {otherwise}" if kind == "methods" and _plain(name) in ABSENT else otherwise
+    return f"fedloom does not have it; {otherwise}" if kind == "methods" and plain(name) in ABSENT else otherwise
 
 
 def nearest(what: str, name: str, known: Iterable[str], kind: str = "") -> str:
@@ -76,7 +76,28 @@ def unknown_metric(name: str, known: Iterable[str]) -> str:
     return f"metrics: {shown(name)} is unknown; {hint}allowed are {', '.join(names)}"
 
 
-def _plain(name: str) -> str:
+def unknown_data(
+    name: str, known: Iterable[str], files: Mapping[str, object], folder: str | None, forms: Collection[str]
+) -> str:
+    """`files`: of the folder $FEDLOOM_DATA, by name; `forms`: folder:PATH and others."""
+    proposals = near(name, [*files, *known])
+    hint = f"; did you mean {proposals[0]}?" if proposals else "."
+    allowed = allowed_data(forms)
+    if not folder:
+        return (
+            f"data {shown(name)} is not bundled and FEDLOOM_DATA is not set{hint} "
+            f"Set FEDLOOM_DATA to the folder that holds {name}.npz, or use {allowed}"
+        )
+    content = ", ".join(files) or "no npz file"
+    return f"data {shown(name)} is not in FEDLOOM_DATA ({folder}), which holds {content}{hint} Allowed: {allowed}"
+
+
+def allowed_data(forms: Collection[str]) -> str:
+    *others, last = sorted(forms, key=str.lower)
+    return f"NAME (of `fedloom list data`, or of $FEDLOOM_DATA/NAME.npz), {', '.join(others)} or {last}"
+
+
+def plain(name: str) -> str:
     """Without capitals and signs: Fed-Avg_M is fedavgm, FedDr+ is feddrplus."""
     return re.sub(r"[^a-z0-9]", "", name.strip().lower()[:LINE].replace("+", "plus"))
 

@@ -12,6 +12,13 @@ RUNS = Path("runs")  # where runs go that name no folder
 REPRODUCTIONS = RUNS / "reproduce"
 
 
+def data_files() -> dict[str, Path]:
+    """The npz files in $FEDLOOM_DATA by name; none if it is not set."""
+    root = os.environ.get("FEDLOOM_DATA")
+    paths = sorted(Path(root).expanduser().glob("*.npz")) if root else []
+    return {path.stem: path for path in paths if path.is_file()}
+
+
 def obstacle(path: str | Path) -> str | None:
     """Why this is not a readable file; None if it is one."""
     try:

@@ -151,6 +151,20 @@ def test_a_finished_run_is_shown_again_and_another_recipe_in_its_place_refused(
     assert {path: path.stat().st_mtime_ns for path in Path("runs").rglob("*")} == before
 
 
+def test_a_run_is_called_what_the_user_typed(capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = call(capsys, "run", *SMALL, "--method", "feddrplus", "--rounds", "1", "--name", "x")
+    assert out.startswith("feddrplus on digits") and "\nfeddrplus " in out and "dr + fd" not in out
+    assert json.loads(Path("runs/x/summary.json").read_text())["method"] == "dr + fd"
+
+
+def test_a_comparison_says_once_how_a_table_became_inputs(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [f"{k % 2},{k % 3},{'ab'[k % 2]}" for k in range(60)]
+    Path("t.csv").write_text("\n".join(["one,two,label", *rows]) + "\n")
+    data = ["--data", "table:t.csv?target=label", "--split", "iid", "--model", "linear"]
+    code, out, _ = call(capsys, "compare", "--methods", "fedavg; fn", *data, *SMALL, "--clients", "2", "--no-personal")
+    assert (code, out.count("data: 2 inputs from 2 numeric")) == (0, 1)
+
+
 def test_resume_refuses_a_changed_recipe_and_returns_a_finished_run(capsys: pytest.CaptureFixture[str]) -> None:
     assert call(capsys, "run", *SMALL, "--name", "x", "-q")[0] == 0
     code, _, err = call(capsys, "run", "--resume", "runs/x", "--lr", "0.5")

@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from fedloom.cli.main import main
+from fedloom.extras import requirement
 
 WITH = ["--shape", "3x8x8", "--classes", "10", "--scale", "255"]
 
@@ -32,6 +33,7 @@ def fedloom(*arguments: str) -> int:
 def test_init_writes_an_app(given: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert fedloom("init", "app", str(given), "--set", "deploy.timeout=5") == 0
     project = tomllib.loads(Path("app/pyproject.toml").read_text())
+    assert project["project"]["dependencies"] == [requirement("flower")]
     assert project["tool"]["flwr"]["app"]["components"]["serverapp"] == "loom_app.server_app:app"
     assert project["tool"]["flwr"]["app"]["config"]["out"] == str(Path("app/run").resolve())
     written = yaml.safe_load(Path("app/loom_app/recipe.yaml").read_text())

@@ -67,7 +67,7 @@ def test_a_new_client_is_adopted_and_its_model_taken_away(capsys: pytest.Capture
     found = fl.adopt("x", "new.npz", epochs=3)
     assert code == 0
     assert f"{100 * (found.before or 0):.1f}" in out and f"{100 * (found.after or 0):.1f}" in out
-    assert "held out: every fifth of its images" in out and "model: mine.safetensors" in out
+    assert "held out: every fifth of its samples" in out and "model: mine.safetensors" in out
     code, out, _ = call(capsys, "adopt x --data new.npz --train-on-all")
     assert code == 0 and out.count("unknown") == 2
     code, out, _ = call(capsys, "export x --weights mine.safetensors -o mine.pt2")

@@ -19,6 +19,11 @@ CALLS = [
     ["run", "--model", "lenett"],
     ["run", "--split", "shrads:2"],
     ["run", "--metrics", "f1"],
+    ["run", "--data", "digitz"],
+    ["run", "--protocol", "fedbab"],
+    ["reproduce", "fedbab/table5"],
+    ["list", "methods", "scafold"],
+    ["list", "data", "digitz"],
     ["run", "--resume", "x", "--lr", "1"],
     ["list"],
     ["list", "metods"],
@@ -49,5 +54,5 @@ def test_help_completion_and_typos_import_no_torch() -> None:
     )
     codes, imported = json.loads(done.stdout)
     assert imported == []
-    wrong = [words for words in CALLS if words in CALLS[4:13] or words == ["list", "metods"]]
+    wrong = [words for words in CALLS if words in CALLS[4:18] or words == ["list", "metods"]]
     assert codes == [2 if words in wrong else 0 for words in CALLS]

@@ -195,7 +195,9 @@ def test_unknown_sources_say_what_there_is(tmp_path: Path, monkeypatch: pytest.M
         load("minst")
     with pytest.raises(FedloomError, match=r"absent\.npz' does not exist"):
         load(str(tmp_path / "absent.npz"))
-    with pytest.raises(FedloomError, match=r"'hub:x/y' is not understood; allowed: digits, scipy_docs, .* NAME"):
+    with pytest.raises(
+        FedloomError, match=r"'hub:x/y' is not understood; allowed: NAME .*, folder:PATH, .* or table:PATH"
+    ):
         load("hub:x/y")
 
 

@@ -255,5 +255,5 @@ def test_the_command_prints_a_table_of_domains(capsys: pytest.CaptureFixture[str
         )
     assert ended.value.code == 0
     out = capsys.readouterr().out
-    for words in ("by domain", "day", "dusk", "night", "mean of domains", "the same on unshifted images"):
+    for words in ("by domain", "day", "dusk", "night", "mean of domains", "the same on unshifted samples"):
         assert words in out

@@ -6,6 +6,7 @@ on several of them, on a protocol or on the user's own code is left to the full 
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections.abc import Mapping
@@ -14,14 +15,18 @@ from typing import Any
 from pydantic import ValidationError
 
 from fedloom.cli import names
+from fedloom.cli.kinds import KINDS
 from fedloom.errors import FedloomError
-from fedloom.nearest import unknown_metric, unknown_model, unknown_part, unknown_term
+from fedloom.nearest import nearest, plain, unknown_data, unknown_metric, unknown_model, unknown_part, unknown_term
+from fedloom.paths import data_files
 from fedloom.recipe import NAMED_GROUPS, Recipe
 from fedloom.recipe.sentence import sentence
 
 
 def check(fields: Mapping[str, Any], methods: str | None = None) -> None:
     """Refuse a recipe's fields, or methods of a comparison, that are wrong whatever else is given."""
+    if fields.get("protocol") is not None:
+        _check_protocol(str(fields["protocol"]))
     _check_fields({name: value for name, value in fields.items() if name != "protocol"})
     if fields.get("parts") or "fedloom.methods" in sys.modules:
         return  # the user's code may add names
@@ -32,7 +37,41 @@ def check(fields: Mapping[str, Any], methods: str | None = None) -> None:
         _check_split(fields["split"])
     if isinstance(fields.get("model"), str):
         _check_model(fields["model"])
+    data = fields.get("data")
+    if isinstance(name := data.get("name") if isinstance(data, Mapping) else data, str):
+        _check_data(name)
     _check_metrics(fields.get("metrics"))
+
+
+def check_listed(kind: str, name: str) -> None:
+    """Refuse a name that `fedloom list KIND NAME` cannot describe."""
+    known, typed = KINDS[kind].names(), name.strip().lower()
+    if kind == "methods":
+        if typed.replace("-", "").replace("_", "").isalnum() and typed not in known:
+            raise FedloomError(unknown_part(typed, known).replace("method:", "list:", 1))
+    elif kind == "papers":
+        check_paper(name)
+    elif name not in known:
+        raise FedloomError(f"list: {nearest(KINDS[kind].noun, name, known, kind)}")
+
+
+def check_paper(name: str) -> None:
+    """Refuse a paper that `fedloom reproduce` does not know."""
+    if plain(name) not in (known := names.papers()):
+        raise FedloomError(nearest("paper", name, known))
+
+
+def _check_protocol(name: str) -> None:
+    known = names.protocols()
+    if name not in known and plain(name) not in names.papers():
+        raise FedloomError(nearest("protocol", name, known))
+
+
+def _check_data(text: str) -> None:
+    """A plain name; a path is left to the one who opens it."""
+    name, known = text.strip(), names.data()
+    if re.fullmatch(r"[\w-]+", name) and name not in known:
+        raise FedloomError(unknown_data(name, known, data_files(), os.environ.get("FEDLOOM_DATA"), names.data_forms()))
 
 
 def _check_fields(fields: Mapping[str, Any]) -> None:

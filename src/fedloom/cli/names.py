@@ -9,13 +9,14 @@ computed: what is not in here is refused only by the registries themselves where
 from __future__ import annotations
 
 import ast
-import os
 from collections.abc import Iterable, Iterator
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
 import yaml
+
+from fedloom.paths import data_files
 
 ROOT = Path(__file__).resolve().parents[1]
 Names = dict[str, str]  # name -> what it is, in a line; empty where the file does not say
@@ -73,9 +74,8 @@ def data() -> Names:
                 for key, value in zip(node.value.keys, node.value.values, strict=True):
                     if (name := _text(key)) is not None and isinstance(value, ast.Call) and len(value.args) > 1:
                         names[name] = _text(value.args[1]) or ""
-    root = os.environ.get("FEDLOOM_DATA")
-    for path in sorted(Path(root).expanduser().glob("*.npz")) if root else []:
-        names.setdefault(path.stem, str(path))
+    for name, path in data_files().items():
+        names.setdefault(name, str(path))
     return names
 
 

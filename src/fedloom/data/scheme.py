@@ -1,6 +1,6 @@
 """A term of a split, such as `shards:2` or `noise:0.1`: a frozen dataclass whose fields are its numbers.
 
-Partitioners (`partition/`) decide which client holds which images; shifts (`shifts/`) decide what each client sees. A new
+Partitioners (`partition/`) decide which client holds which samples; shifts (`shifts/`) decide what each client sees. A new
 term is one new file there, or in a module of your own that a recipe names under `parts`.
 """
 

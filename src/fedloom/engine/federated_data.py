@@ -163,7 +163,7 @@ def _public(dataset: Dataset, pipeline: Pipeline, recipe: Recipe, index: np.ndar
             "data.public_from: public samples come from this set or from another one; leave out data.public"
         )
     if recipe.data.public_to_clients:
-        raise FedloomError("data.public_to_clients: images of another set have no labels that clients could train on")
+        raise FedloomError("data.public_to_clients: samples of another set have no labels that clients could train on")
     with about("data.public_from"):
         public = load(other, _side(dataset, recipe))
         if (public.inputs.kind, public.shape) != (dataset.inputs.kind, dataset.shape):

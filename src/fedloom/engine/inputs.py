@@ -1,7 +1,7 @@
 """The description of a run's inputs, so that its net can be rebuilt and used without them.
 
-`inputs.json` in a run folder: shape and scale of the inputs, the statistics that normalize them, the class names, and the
-task that parts saw when the net was built.
+`inputs.json` in a run folder: shape and scale of the inputs, the statistics that normalize them, the names of classes and
+clients, and the task that parts saw when the net was built.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import numpy as np
 from torch import Tensor
 
 from fedloom.data import Dataset, InputSpec, Partition, Pipeline, pipeline_of
+from fedloom.data.split.client_names import client_names
 from fedloom.engine.experiment import Experiment, prepare
 from fedloom.engine.program import Program, build_program
 from fedloom.io.files import read_json, read_tensors
@@ -29,11 +30,13 @@ class RunInputs:
     std: tuple[float, ...]
     data_digest: str
     task: TaskInfo
+    client_names: tuple[str, ...] = ()  # where the data name their clients and the split keeps them apart
 
     @staticmethod
     def of(experiment: Experiment) -> RunInputs:
         dataset = experiment.data.dataset
-        return RunInputs(dataset.class_names, dataset.mean, dataset.std, dataset.digest, experiment.program.task)
+        names = client_names(experiment.data.stages[0])
+        return RunInputs(dataset.class_names, dataset.mean, dataset.std, dataset.digest, experiment.program.task, names)
 
     @property
     def spec(self) -> InputSpec:
@@ -60,6 +63,7 @@ class RunInputs:
             std=tuple(stored["std"]),
             data_digest=stored["data_digest"],
             task=TaskInfo(**task),
+            client_names=tuple(stored.get("client_names", ())),
         )
 
     def program(self, recipe: Recipe, initial: Path) -> Program:
@@ -71,7 +75,7 @@ class RunInputs:
         return pipeline_of(self.spec, (self.mean, self.std), "the run's set", recipe.data.normalize)
 
     def experiment(self, recipe: Recipe, initial: Path, dataset: Dataset) -> Experiment:
-        """The net and method of a run, with the images of one client that was not in it."""
+        """The net and method of a run, with the samples of one client that was not in it."""
         plain = {"validation": 0.0, "public": 0.0, "public_from": None, "public_to_clients": False}
         plain |= {"images": None, "test_images": None}
         data = recipe.data.model_dump()

@@ -156,7 +156,7 @@ def sized(train: Sequence[int], test: Sequence[int]) -> Counted:
 
 
 def alone(client: int, clients: int, dataset: Dataset) -> Partition:
-    """A partition in which one client holds all images and the others none."""
+    """A partition in which one client holds all samples and the others none."""
     counts = np.zeros((2, clients), dtype=np.int64)
     counts[:, client] = len(dataset.train_y), len(dataset.test_y)
     train, test = offsets_of(counts[0]), offsets_of(counts[1])

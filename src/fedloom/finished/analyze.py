@@ -1,7 +1,7 @@
 """All measurements of a finished run, stored as small tables in its folder.
 
 Quantities of the global model are those of the served weights (final.safetensors). Local models are trained again, see
-analysis/collect/replay.py. Test images are used for measuring only. docs/analysis.md lists the tables and their columns.
+analysis/collect/replay.py. Test samples are used for measuring only. docs/analysis.md lists the tables and their columns.
 """
 
 from __future__ import annotations

@@ -26,10 +26,10 @@ def restore_finished(fed: Federation, folder: RunFolder) -> None:
 
 
 def _check_sites(fed: Federation, folder: RunFolder) -> None:
-    """For a run on real machines, refuse what needs the sites' images or their clients' state."""
+    """For a run on real machines, refuse what needs the sites' samples or their clients' state."""
     instead = "at each site, use: fedloom flower personalize"
     if not len(fed.experiment.data.dataset.train_y):
-        raise FedloomError(f"{folder.path}: the images of this run are at its sites; {instead}")
+        raise FedloomError(f"{folder.path}: the samples of this run are at its sites; {instead}")
     method, layout = fed.experiment.program.method, fed.experiment.program.layout
     remembering = {item.name.partition(".")[0] for item in fed.experiment.program.messages.state.items}
     needed = {part.name for hook in ("loss", "regularizer", "personalize") for part in method.hooked(hook)}

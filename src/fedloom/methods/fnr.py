@@ -84,7 +84,7 @@ class FNR(Part):
     def check(self, plan: RunPlan) -> None:
         if self.mode in ("held", "as_published") and not plan.task.held:
             raise FedloomError(
-                f"mode={self.mode} works on images that are held back; set data.validation above 0, from pool"
+                f"mode={self.mode} works on samples that are held back; set data.validation above 0, from pool"
             )
         if self.mode == "public" and not plan.task.labeled:
             raise FedloomError("mode=public works on public samples with labels; set data.public above 0")

@@ -1,6 +1,6 @@
 """The five papers as data: protocols, tables of published numbers, claims. One YAML file a paper, in files/."""
 
-from fedloom.papers.apply import apply, flat, is_place, nested
+from fedloom.papers.apply import apply, as_typed, flat, is_place, nested
 from fedloom.papers.cell import PublishedCell, protocol_of
 from fedloom.papers.cells import all_cells, table_cells
 from fedloom.papers.load import PAPERS, key_of, paper, papers, protocol, protocols
@@ -14,6 +14,7 @@ __all__ = [
     "PublishedCell",
     "all_cells",
     "apply",
+    "as_typed",
     "flat",
     "is_place",
     "key_of",

@@ -40,6 +40,11 @@ def apply(protocol: Protocol, text: str, given: Mapping[str, Any], counted_epoch
     return {**fields, "method": str(whole)}
 
 
+def as_typed(text: str, applied: str) -> str:
+    """The method as it was typed, unless the protocol gave it other hyper-parameters, which `applied` has."""
+    return text.strip() if sum_of(text.strip()).spelled() == sum_of(applied).spelled() else applied
+
+
 @cache
 def sum_of(text: str) -> Method:
     """A sum, parsed once: a table names the same few hundreds of times."""

@@ -1,6 +1,7 @@
 """A protocol in a comparison: every method with the rate and hyper-parameters that the protocol gives it.
 
-rows(protocol("feddrplus"), ["fedavg", "dr + fd"], {})     -> ["fedavg", "dr + fd @ lr=5.0"]
+rows(protocol("feddrplus"), ["fedavg", "feddrplus"], {})             -> ["fedavg", "dr + fd @ lr=5.0"]
+names(["fedavg", "feddrplus"], ["fedavg", "dr + fd @ lr=5.0"])       -> {"dr + fd @ lr=5.0": "feddrplus @ lr=5.0"}
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from fedloom.papers.apply import apply, flat
+from fedloom.papers.apply import apply, as_typed, flat
 from fedloom.papers.schema import Protocol
 
 
@@ -32,3 +33,14 @@ def rows(
         behind = " ".join(word for word in words if word)
         made.append(f"{fields['method']} @ {behind}" if behind else str(fields["method"]))
     return made
+
+
+def names(methods: Sequence[str], rows: Sequence[str]) -> dict[str, str]:
+    """What tables call the rows of these methods: the method as it was typed, where that is the same sum."""
+    called = {}
+    for typed, row in zip(methods, rows, strict=True):
+        applied, at, settings = row.partition(" @ ")
+        name = f"{as_typed(typed.partition('@')[0], applied)}{at}{settings}"
+        if name != row:
+            called[row] = name
+    return called

@@ -9,7 +9,7 @@ import yaml
 from pydantic import ValidationError
 
 from fedloom.errors import FedloomError
-from fedloom.nearest import nearest
+from fedloom.nearest import nearest, plain
 from fedloom.papers.schema import Paper, Protocol
 from fedloom.recipe.sentence import sentence
 
@@ -20,7 +20,7 @@ PAPERS = ("fedbabu", "feddrplus", "fedfn", "fednn", "fnrfl")
 
 def key_of(name: str) -> str:
     """A paper's key, such as feddrplus, from it or from a name such as FedDr+."""
-    written = name.strip().lower().replace("-", "").replace("+", "plus")
+    written = plain(name)
     if written not in PAPERS:
         raise FedloomError(nearest("paper", name, PAPERS))
     return written

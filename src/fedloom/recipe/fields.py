@@ -41,7 +41,7 @@ def about(text: str) -> Any:
 
 
 class Data(BaseModel):
-    """The data set, and how its images are prepared."""
+    """The data set, and how its samples are prepared."""
 
     model_config = _FROZEN
     name: Annotated[

@@ -7,6 +7,7 @@ from dataclasses import asdict
 from itertools import pairwise
 from typing import Any
 
+from fedloom.data.split.client_names import client_names
 from fedloom.evaluation.fine_tuned import PersonalizationResult
 from fedloom.finished.adopt import Adopted
 from fedloom.runs.split import Split
@@ -79,7 +80,16 @@ def split_data(split: Split) -> dict[str, Any]:
         }
         for number, stage in enumerate(split.stages)
     ]
-    return {"split": split.spec, "data": split.data, "clients": split.clients, "seed": split.seed, "stages": stages}
+    names = client_names(split.stages[0])
+    named = {"client_names": names} if names else {}
+    return {
+        "split": split.spec,
+        "data": split.data,
+        "clients": split.clients,
+        **named,
+        "seed": split.seed,
+        "stages": stages,
+    }
 
 
 def adopted_data(adopted: Adopted) -> dict[str, Any]:

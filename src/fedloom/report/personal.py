@@ -103,7 +103,7 @@ def print_wide(console: Console, table: Table) -> None:
 
 def adopted_table(adopted: Adopted) -> Table:
     how = f"{adopted.part} for {adopted.epochs} epochs at lr {adopted.lr:g}"
-    own = "held out: every fifth of its images" if adopted.held_out else "its own"
+    own = "held out: every fifth of its samples" if adopted.held_out else "its own"
     metrics = {adopted.metric: (adopted.before, adopted.curve), **adopted.others}
     headings = ["value"] if list(metrics) == ["accuracy"] else [find_metric(name).heading for name in metrics]
     table = plain_table("", ["a new client", *headings])

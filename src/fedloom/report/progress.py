@@ -11,10 +11,12 @@ from typing import Any, Self
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
+from fedloom.data.split.client_names import client_names
 from fedloom.engine.experiment import Experiment
 from fedloom.engine.server.callback import RunCallback
 from fedloom.evaluation.metrics import Metric, find_metric
 from fedloom.report.notebook import NotebookProgress
+from fedloom.runs.labels import name_of
 from fedloom.studies.cells import Cell
 
 QUIET = 10.0  # seconds between lines of a log
@@ -58,6 +60,14 @@ class ProgressBar(Bar, RunCallback):
         self._rounds, self._share, self._title, self._headline = 1, (0.0, 1.0), "", "accuracy"
         self._training = 1.0  # share of the current cell's work
         self._trained = False
+        self._names: tuple[str, ...] = ()  # of clients that have them
+        self._noted: set[str] = set()
+
+    def note(self, text: str) -> None:
+        """Once, where all runs of a comparison say the same, such as how a table became inputs."""
+        if not self._title or text not in self._noted:
+            super().note(text)
+        self._noted.add(text)
 
     def cell_started(self, cell: Cell, number: int, total: int) -> None:
         if self._trained:
@@ -72,13 +82,12 @@ class ProgressBar(Bar, RunCallback):
 
     def run_started(self, experiment: Experiment, folder: Path, rounds_done: int) -> None:
         recipe = experiment.recipe
-        self._headline = recipe.headline
+        self._headline, self._names = recipe.headline, client_names(experiment.data.stages[0])
         if not self._title:
             self._rounds = recipe.rounds
-            self._progress.update(self._task, description=str(experiment.program.method))
-            self.note(
-                f"{experiment.program.method} on {recipe.data.name} ({recipe.split}, {recipe.clients} clients), into {folder}"
-            )
+            name = name_of(folder, str(experiment.program.method))
+            self._progress.update(self._task, description=name)
+            self.note(f"{name} on {recipe.data.name} ({recipe.split}, {recipe.clients} clients), into {folder}")
         if rounds_done:
             self.note(f"{self._named}continuing after round {rounds_done}")
         self._trained = True
@@ -91,7 +100,7 @@ class ProgressBar(Bar, RunCallback):
         self._move(line["round"])
         self._progress.update(self._task, status=f"round {line['round']}/{self._rounds}  {status}")
         if line["lost"]:
-            reasons = "; ".join(f"client {client}: {why}" for client, why in line["lost_clients"].items())
+            reasons = "; ".join(f"{self._client(int(client))}: {why}" for client, why in line["lost_clients"].items())
             self.note(f"{self._named}round {line['round']}: {line['lost']} uploads lost ({reasons})")
         self._log(f"{self._named}round {line['round']}/{self._rounds}  {status}", line["round"] == self._rounds)
 
@@ -111,6 +120,9 @@ class ProgressBar(Bar, RunCallback):
     def _named(self) -> str:
         """The cell, where there are several, before what is printed of it."""
         return f"{self._title}: " if self._title else ""
+
+    def _client(self, number: int) -> str:
+        return f"client {number} ({self._names[number]})" if self._names else f"client {number}"
 
     def _at(self, done: int) -> float:
         """Share of all work that is done after this round of the current run."""

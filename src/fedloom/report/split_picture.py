@@ -16,6 +16,7 @@ from xml.sax.saxutils import escape
 import numpy as np
 
 from fedloom.data import ClientViews
+from fedloom.data.split.client_names import client_names
 from fedloom.data.split.strength import class_counts
 from fedloom.errors import FedloomError
 
@@ -53,10 +54,14 @@ def picture(stage: ClientViews, title: str) -> Picture:
     names = stage.dataset.class_names
     column = max(28.0, 6.5 * max(map(len, names), default=0) + 10) if named else max(640.0 / classes, 6.0)
     row = 28.0 if bubbles else max(900.0 / clients, 1.0)
-    left, top, most = 64.0, 62.0, max(int(counts.max()), 1)
+    called = client_names(stage) if bubbles else ()  # rows of many clients are too low for names
+    left = max(64.0, 6.5 * max(map(len, called), default=0) + 16)
+    top, most = 62.0, max(int(counts.max()), 1)
     shapes = [Shape("text", left, 22, 14, color=(30, 30, 30), text=title, hint="title")]
     for k in range(0, clients, max(1, math.ceil(13 / row))):
-        shapes.append(Shape("text", left - 8, top + (k + 0.5) * row + 4, 11, color=TICK, text=str(k)))
+        shapes.append(
+            Shape("text", left - 8, top + (k + 0.5) * row + 4, 11, color=TICK, text=called[k] if called else str(k))
+        )
     for c in range(0, classes, max(1, math.ceil(26 / column))):
         shapes.append(
             Shape(
@@ -75,7 +80,7 @@ def picture(stage: ClientViews, title: str) -> Picture:
             shapes.append(Shape("line", left, y, classes * column, color=RULE))
         for c in np.flatnonzero(counts[k]).tolist():
             count, x = int(counts[k, c]), left + (c + 0.5) * column
-            hint = f"client {k}, {names[c]}: {count}"
+            hint = f"{called[k] if called else f'client {k}'}, {names[c]}: {count}"
             if bubbles:  # the area is proportional to the count
                 shapes.append(
                     Shape("circle", x, y, max(1.0, 0.5 * min(column, row) * (count / most) ** 0.5), hint=hint)

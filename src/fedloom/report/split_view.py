@@ -9,11 +9,13 @@ from rich.table import Table
 from rich.text import Text
 
 from fedloom.data import ClientViews
+from fedloom.data.split.client_names import client_names
 from fedloom.data.split.strength import class_counts, earth_mover, entropies, jensen_shannon, strength
 from fedloom.report.table import plain_table
 from fedloom.runs.split import Split
 
 ROWS = 30  # clients in the table and in the heat map, at most
+LONGEST = 24  # letters of a client's name beside the heat map
 NAMED = 10  # classes whose numbers stand above their columns
 
 
@@ -30,9 +32,10 @@ def split_view(split: Split) -> RenderableType:
 def client_table(stage: ClientViews) -> Table:
     partition, counts = stage.partition, class_counts(stage)
     pooled = counts.sum(0) / counts.sum()
-    columns = ["client", "train", "test", "classes", "entropy", "JS", "earth"]
+    names = client_names(stage)
+    columns = ["client", *(["name"] if names else []), "train", "test", "classes", "entropy", "JS", "earth"]
     columns += ["sees"] if stage.shifts else []
-    table = plain_table("", columns)
+    table = plain_table("", columns, 2 if names else 1)
     numbers = zip(
         np.diff(partition.train_offsets),
         np.diff(partition.test_offsets),
@@ -48,7 +51,8 @@ def client_table(stage: ClientViews) -> Table:
             break
         viewer = stage.viewer(client, "train")
         sees = ", ".join(shift.describe(viewer, stage.dataset) for shift in stage.shifts)
-        row = [str(client), f"{train:,}", f"{test:,}", str(classes), f"{bits:.2f}", f"{js:.2f}", f"{earth:.2f}"]
+        row = [str(client), *([escape(names[client])] if names else []), f"{train:,}", f"{test:,}", str(classes)]
+        row += [f"{bits:.2f}", f"{js:.2f}", f"{earth:.2f}"]
         table.add_row(*row, *([escape(sees)] if stage.shifts else []))
     return table
 
@@ -56,20 +60,25 @@ def client_table(stage: ClientViews) -> Table:
 def heat_map(stage: ClientViews) -> Text:
     """Brighter cells have more training samples; rows are clients, columns are classes."""
     counts = class_counts(stage)[:ROWS]
+    names = [name[:LONGEST] for name in client_names(stage)[:ROWS]] or [str(client) for client in range(len(counts))]
+    margin = max(6, *map(len, names))
     classes = counts.shape[1]
     wide = 2 if classes <= 40 else 1
     most = max(int(counts.max()), 1)
     text = Text("clients (rows) by classes (columns); the maximum is ")
     text.append(f"{most:,} training samples\n")
     if classes <= NAMED:
-        text.append("       " + "".join(f"{c:<{wide}}" for c in range(classes)) + "\n", style="dim")
-    for client, row in enumerate(counts):
-        text.append(f"{client:>6} ")
+        text.append(" " * (margin + 1) + "".join(f"{c:<{wide}}" for c in range(classes)) + "\n", style="dim")
+    for name, row in zip(names, counts, strict=True):
+        text.append(f"{name:>{margin}} ")
         for count in row:
             share = float(np.sqrt(count / most))
             block = "·" if count == 0 else "░▒▓█"[min(int(4 * share), 3)]
             text.append(block * wide, style=f"color({233 + round(22 * share)})" if count else "dim")
         text.append("\n")
+    classes_named = stage.dataset.class_names
+    if classes <= NAMED and any(not name.isdecimal() for name in classes_named):
+        text.append(f"classes: {', '.join(f'{c} {name}' for c, name in enumerate(classes_named))}\n")
     if len(counts) < stage.partition.clients:
         text.append(f"     … {stage.partition.clients - len(counts)} more; --picture shows all\n")
     return text

@@ -36,11 +36,11 @@ def plain_table(title: str, columns: Sequence[str], text_columns: int = 1) -> Ta
     return table
 
 
-def summary_table(summary: Mapping[str, Any], metrics: Sequence[str] = ("accuracy",)) -> Table:
-    """One column per metric; numbers that are no metric are in the first."""
+def summary_table(summary: Mapping[str, Any], metrics: Sequence[str] = ("accuracy",), title: str = "") -> Table:
+    """One column per metric; numbers that are no metric are in the first. `title`: the method, as the user called it."""
     shown = [find_metric(name) for name in metrics if f"test_{name}" in summary]
     single = [metric.name for metric in shown] == ["accuracy"]
-    table = plain_table(str(summary["method"]), ["", *(["value"] if single else [m.heading for m in shown])])
+    table = plain_table(title or str(summary["method"]), ["", *(["value"] if single else [m.heading for m in shown])])
 
     def row(title: str, kind: str, values: Mapping[str, Any] = summary) -> None:
         if any(f"{kind}_{metric.name}" in values for metric in shown):
@@ -49,7 +49,7 @@ def summary_table(summary: Mapping[str, Any], metrics: Sequence[str] = ("accurac
     alone = summary["shared"] == 0 and summary["personal"] > 0  # nothing is shared: the global model is never trained
     global_model = "initial model" if alone else "global model"
     row(f"{'global accuracy' if single and not alone else global_model}, pooled test set", "test")
-    row("the same on unshifted images", "clean_test")
+    row("the same on unshifted samples", "clean_test")
     row(f"{global_model} on each client's test set", "client")
     row("each client's own model on its test set", "personal")
     if "best_by_validation" in summary:

@@ -28,13 +28,14 @@ class TuningBar(Bar, Observer):
     def __init__(self, console: Console) -> None:
         super().__init__(console, "tuning")
         self._total = 1
+        self._names: list[str] = []  # of the methods
         self._rounds: dict[tuple[int, int], int] = {}  # rounds of every trial so far
         self._ended: set[tuple[int, int]] = set()
         self._last_line = time.monotonic()  # the line of the start is the first
 
     def started(self, planned: Planned) -> None:
-        names = ", ".join(space.row for space in planned.spaces)
-        at_once = processes(planned.base)
+        self._names = [space.row for space in planned.spaces]
+        names, at_once = ", ".join(self._names), processes(planned.base)
         self.note(
             f"tuning {names} on {planned.base.data.name} ({planned.base.split}, {planned.base.clients} clients): "
             f"{planned.budget}, {at_once} at a time, selected on {planned.samples} validation samples; into {planned.root}"
@@ -44,7 +45,7 @@ class TuningBar(Bar, Observer):
     def round_ended(self, work: Work, line: dict[str, Any]) -> None:
         self._rounds[work.method, work.job.trial.number] = line["round"]
         self._clock.reach(self._share())
-        self._show(work.recipe.method)
+        self._show(self._names[work.method])
 
     def outcome(self, planned: Planned, method: int, job: Job, outcome: Outcome, known: bool) -> None:
         place = (method, job.trial.number)

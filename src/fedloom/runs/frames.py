@@ -27,11 +27,12 @@ def plain_line(line: Mapping[str, Any]) -> dict[str, Any]:
     return row | {f"seconds_{phase}": value for phase, value in line.get("phase_seconds", {}).items()}
 
 
-def client_rows(lines: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def client_rows(lines: Sequence[Mapping[str, Any]], names: Sequence[str] = ()) -> list[dict[str, Any]]:
     """Lines of clients.jsonl, which have a list for each quantity, as a row per round and client."""
     rows = []
     for line in lines:
         columns = {name: values for name, values in line.items() if isinstance(values, list)}
         for client, values in enumerate(zip(*columns.values(), strict=True)):
-            rows.append({"round": line["round"], "client": client, **dict(zip(columns, values, strict=True))})
+            named = {"name": names[client]} if names else {}
+            rows.append({"round": line["round"], "client": client, **named, **dict(zip(columns, values, strict=True))})
     return rows

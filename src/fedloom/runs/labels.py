@@ -21,14 +21,16 @@ LONGEST = 80
 Labels = Sequence[str] | Mapping[str, str]
 
 
-def read_labels(given: Labels, rows: Sequence[str]) -> dict[str, str]:
-    """The display name of each row that is given one."""
+def read_labels(given: Labels, rows: Sequence[str], required: bool = True) -> dict[str, str]:
+    """The display name of each row that is given one. `required`: a name of a method that is not there is refused."""
     pairs = list(given.items()) if isinstance(given, Mapping) else [_cut(text, rows) for text in given]
     labels: dict[str, str] = {}
     for written, name in pairs:
         if not name.strip() or len(name) > LONGEST or not name.isprintable():
             raise FedloomError(f"label: the name of {shown(written)} must have 1 to {LONGEST} printable characters")
         named = named_rows(written, rows)
+        if not named and not required and is_method(written):
+            continue
         if not named:
             raise FedloomError(f"label: {shown(written)} is none of the methods, which are {'; '.join(rows)}")
         if len(named) > 1:
@@ -66,6 +68,11 @@ def stored_names(run: Path) -> list[str]:
     places = [(root, place.name) for root, place in zip(above[1:3], above, strict=False)]  # a sweep has one more level
     stored = [names_in(root).get(folder) for root, folder in (*places, (run, HERE))]
     return [name[:LONGEST] for name in stored if name]
+
+
+def name_of(run: Path, method: str) -> str:
+    """What the user called the method of a run: a display name, or what was typed. `method`: what it is called otherwise."""
+    return next(iter(stored_names(run)), method)
 
 
 def names_in(folder: Path) -> dict[str, str]:

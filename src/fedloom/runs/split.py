@@ -1,4 +1,4 @@
-"""A split on its own: made, stored, read again, measured and report at, without any training."""
+"""A split on its own: made, stored, read again, measured and shown, without any training."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from torch import Tensor
 
 from fedloom.data import ClientViews, Dataset, Partition, hold_out, load, stages
 from fedloom.data.partition.partition import notes
+from fedloom.data.split.client_names import client_names
 from fedloom.data.split.strength import Strength, class_counts, strength
 from fedloom.engine.about import about
 from fedloom.engine.federated_data import hold_back, tested_samples
@@ -27,12 +28,12 @@ ROWS, COLUMNS = 20, 20  # clients and classes of the table in a notebook
 
 @dataclass(frozen=True, repr=False)
 class Split:
-    """Who holds and sees which images of a set: one stage, or several if it changes on the way.
+    """Who holds and sees which samples of a data set: one stage, or several if it changes on the way.
 
     >>> split = fl.split(split="dirichlet:0.5", clients=5)
     >>> split
     Split(digits, dirichlet:0.5: 5 clients with ... to ... training samples)
-    >>> images, labels = split.samples(0)
+    >>> inputs, labels = split.samples(0)
     >>> split.strength().classes_a_client <= 10
     True
     """
@@ -52,10 +53,10 @@ class Split:
         """Clients by classes: the number of training samples, darker where there are more."""
         counts = class_counts(self.stages[0]).astype(int)
         names = self.dataset.class_names[:COLUMNS]
-        tests = np.diff(self.partition.test_offsets)
+        tests, called = np.diff(self.partition.test_offsets), client_names(self.stages[0])
         rows = [
             [
-                client,
+                called[client] if called else client,
                 int(row.sum()),
                 int(tests[client]),
                 *(Shade(str(value), 0.8 * value / max(row.max(), 1)) for value in row[:COLUMNS]),
@@ -80,7 +81,7 @@ class Split:
         return strength(self.stages[stage])
 
     def samples(self, client: int, part: Literal["train", "test"] = "train", stage: int = 0) -> tuple[Tensor, Tensor]:
-        """Images N,H,W,C (0 to the set's scale) and labels as this client sees them."""
+        """Inputs and labels as this client sees them; images are N,H,W,C with values 0 to the data set's scale."""
         view = self.stages[stage].train(client) if part == "train" else self.stages[stage].test(client)
         return view.x[view.rows], view.y
 

@@ -16,6 +16,7 @@ from fedloom.recipe import Recipe
 from fedloom.runs.figures import curves_figure
 from fedloom.runs.folder import RunFolder
 from fedloom.runs.frames import client_rows, frame_of, plain_line
+from fedloom.runs.labels import name_of
 from fedloom.runs.names import metric_named
 
 if TYPE_CHECKING:
@@ -60,13 +61,12 @@ class Run:
             recipe = folder.recipe()
         except (FedloomError, OSError):
             return ""
-        words = f": {recipe.method.partition(' @ ')[0]} on {recipe.data.name}, {recipe.clients} clients"
+        words = f": {self.method} on {recipe.data.name}, {recipe.clients} clients"
         summary = read_json(folder.summary)
         if not folder.finished or not isinstance(summary, dict):
             return f"{words}, unfinished: {len(read_lines(folder.rounds))} of {recipe.rounds} rounds"
         metric, value = metric_named(recipe.headline), summary.get(f"test_{recipe.headline}")
         unit = " %" if metric.format == "percent" else ""
-        words = f": {summary.get('method')} on {recipe.data.name}, {recipe.clients} clients"
         return f"{words}, {recipe.rounds} rounds, {metric.title} {metric.text(value)}{unit}"
 
     def _repr_html_(self) -> str:
@@ -89,7 +89,7 @@ class Run:
             rows.append([metric.heading, metric.text(summary.get(f"test_{name}")), *cells])
         note = f"{self.path}; {recipe.rounds} rounds in {summary.get('seconds', 0):.1f} s; model {recipe.model}, split "
         return html_table(
-            f"{summary.get('method')} on {recipe.data.name}",
+            f"{self.method} on {recipe.data.name}",
             ["", "global model", *(title for title, _ in columns)],
             rows,
             note + recipe.split,
@@ -113,6 +113,14 @@ class Run:
                 f"{folder.summary} is damaged or missing; remove it, and write it again with: {folder.resume_command}"
             )
         return summary
+
+    @property
+    def method(self) -> str:
+        """The method as the user called it; `summary["method"]` is the sum of parts that it stands for."""
+        folder = RunFolder(self.path)
+        summary = read_json(folder.summary)
+        stored = summary.get("method") if isinstance(summary, dict) else None
+        return name_of(self.path, str(stored or folder.recipe().method.partition(" @ ")[0]))
 
     @property
     def rounds(self) -> list[dict[str, Any]]:
@@ -158,14 +166,19 @@ class Run:
         return frame_of([plain_line(line) for line in self.rounds])
 
     def clients_frame(self) -> DataFrame:
-        """Tests on every client's own data as a pandas data frame: a row per round in which they took place and client."""
-        return frame_of(client_rows(self.clients))
+        """Tests on every client's own data as a pandas data frame: a row per round in which they took place and client.
+
+        Clients have a `name` where the data name them.
+        """
+        stored = read_json(RunFolder(self.path).inputs)
+        names = stored.get("client_names") if isinstance(stored, dict) else None
+        return frame_of(client_rows(self.clients, names or ()))
 
     def plot(self, metric: str | None = None) -> Any:
         """A plotly figure of a metric over the rounds, by default the headline; `.write_html(PATH)` saves it."""
         curves = {CURVES[of]: [curve] for of in CURVES if (curve := self.curve(metric, of))}
         recipe = self.recipe
-        title = f"{recipe.method} on {recipe.data.name}, {recipe.split}"
+        title = f"{self.method} on {recipe.data.name}, {recipe.split}"
         return curves_figure(title, self._known(metric), curves)
 
     @property

@@ -99,11 +99,6 @@ def plan(
     return _estimated(cells, fine_tuning)
 
 
-def rows_of(cells: Sequence[Cell]) -> list[str]:
-    """Every row once, in order."""
-    return list(dict.fromkeys(cell.row for cell in cells))
-
-
 def row_settings(text: str) -> list[str]:
     """Settings separated by spaces or commas outside of brackets: `lr=0.3 model=lstm(hidden=8, layers=2)`."""
     return [setting for setting in re.split(r"[\s,]+(?![^()]*\))", text.strip()) if setting]

@@ -1,7 +1,7 @@
 """Many runs as one job: several methods, seeds and settings on the same clients.
 
 Every cell is a run folder of its own: a finished one is read, an interrupted one resumed. A cell that fails reports why and
-does not stop the others. Images are decoded once and mapped into memory by every cell; a split is a function of the seed,
+does not stop the others. Samples are decoded once and mapped into memory by every cell; a split is a function of the seed,
 so cells of one seed have the same clients.
 """
 

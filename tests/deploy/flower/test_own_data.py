@@ -222,7 +222,7 @@ def test_a_site_that_missed_the_end_can_be_given_the_final_weights(tmp_path: Pat
 def test_the_servers_folder_says_that_the_images_are_elsewhere(tmp_path: Path) -> None:
     nodes, given, settings = federation(tmp_path, method="fedavg")
     run = serve(given, settings, nodes)
-    with pytest.raises(FedloomError, match="the images of this run are at its sites"):
+    with pytest.raises(FedloomError, match="the samples of this run are at its sites"):
         fl.personalize(run)
     assert run.summary["test_accuracy"] > 0.3
     assert len(list((run.path / "checkpoints").glob("round-*"))) >= 1  # looking at it did not harm it
@@ -307,8 +307,8 @@ def test_a_site_whose_data_changed_does_not_take_part(tmp_path: Path, capsys: py
     ("claimed", "reason"),
     [
         ({"correct": 2**52, "total": 2**52}, f"its correct is {2**52}"),
-        ({"correct": 10**6, "total": 10**6}, "it tested on 1000000 images, and it has "),
-        ({"correct": 0, "total": 0}, "it tested on 0 images, and it has "),
+        ({"correct": 10**6, "total": 10**6}, "it tested on 1000000 samples, and it has "),
+        ({"correct": 0, "total": 0}, "it tested on 0 samples, and it has "),
         ({"correct": 7, "total": 5}, "it has 7 of 5 right"),
         ({"correct": 10**400, "total": 10**400}, "its correct is 1000"),
     ],

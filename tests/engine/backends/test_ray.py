@@ -105,7 +105,7 @@ def test_an_actor_that_is_killed_is_replaced_and_its_client_runs_again(straight:
 
 
 def test_a_machine_with_other_images_is_refused_and_nothing_is_written() -> None:
-    with pytest.raises(fl.FedloomError, match=r"data: toy on .* holds other images .* FEDLOOM_DATA is .*there"):
+    with pytest.raises(fl.FedloomError, match=r"data: toy on .* holds other samples .* FEDLOOM_DATA is .*there"):
         fl.run(data="toy", split="iid", clients=2, rounds=1, workers="ray")
     assert not Path("runs").exists()
 

@@ -46,6 +46,20 @@ def test_data_come_anew_only_when_a_file_has_changed(port: int) -> None:
     assert (status, json.loads(text)["series"][0]["runs"][0]["done"]) == (200, 2)
 
 
+def test_a_method_has_its_display_name_also_when_its_run_begins_later(small: Path) -> None:
+    Path("runs").mkdir()
+    with serve(["runs"], port=0, labels=["fedavg=FedAvg", "dr + fd=FedDr+"]) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+        thread.start()
+        shutil.copytree(small, "runs/x")
+        names = [series["label"] for series in json.loads(ask(server.server_port, "/data.json")[1])["series"]]
+        server.shutdown()
+        thread.join()
+    assert names == ["FedAvg"]
+    with pytest.raises(fl.FedloomError, match="label: 'fedavgg' is none of the methods, which are fedavg"):
+        serve(["runs"], port=0, labels=["fedavgg=FedAvg"])
+
+
 def test_other_places_and_other_hosts_are_refused(port: int) -> None:
     assert ask(port, "/")[0] == 200
     assert ask(port, "/../recipe.yaml")[0] == 404

@@ -42,10 +42,16 @@ def test_flags_and_set_override_a_protocol_and_python_does_the_same(tmp_path: Pa
 
 def test_compare_gives_each_method_its_own_rate(tmp_path: Path) -> None:
     done = fl.compare(
-        "fedavg; dr", protocol="feddrplus", rounds=1, epochs=1, out=str(tmp_path / "c"), **{**SMALL, "split": "iid"}
+        "fedavg; feddrplus",
+        protocol="feddrplus",
+        rounds=1,
+        epochs=1,
+        out=str(tmp_path / "c"),
+        **{**SMALL, "split": "iid"},
     )
     rates = {result.cell.row: result.run.recipe.lr for result in done.results}
-    assert rates == {"fedavg": 0.1, "dr @ lr=5.0": 5.0}
+    assert rates == {"fedavg": 0.1, "dr + fd @ lr=5.0": 5.0}
+    assert [done.label(row) for row in done.rows] == ["fedavg", "feddrplus @ lr=5.0"]
 
 
 def test_sweeping_epochs_needs_rounds_where_their_product_is_fixed(tmp_path: Path) -> None:

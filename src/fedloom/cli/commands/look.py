@@ -5,34 +5,24 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-from typer import Argument, Option
+from typer import Option
 
 from fedloom.analysis.what import WHAT
 from fedloom.cli import complete, console
-from fedloom.cli.commands.train import Label
+from fedloom.cli.arguments import FinishedRun, Labels, RunFolders
 from fedloom.cli.flags import RecipeFile, recipe_fields, recipe_flags
 from fedloom.cli.outcome import Outcome
 
-Folders = Annotated[
-    list[Path],
-    Argument(
-        metavar="RUN...",
-        help="run folders, or folders of runs",
-        show_default=False,
-        autocompletion=complete.run_folder,
-    ),
-]
-
 
 def report(
-    paths: Folders,
+    paths: RunFolders,
     out: Annotated[
         Path | None,
         Option("--out", "-o", help="the file, or a folder for figures", show_default="report.html, figures/"),
     ] = None,
     format: Annotated[str, Option(help="html (one page) | svg | png | pdf (one file per figure)")] = "html",
     title: Annotated[str, Option(help="title of the page", show_default="methods, data, split, model")] = "",
-    label: Annotated[list[str] | None, Option(help=Label)] = None,
+    label: Labels = None,
 ) -> Outcome:
     """Write one self-contained page about runs: tables, curves, splits, clients, analysis, cost."""
     from fedloom import api
@@ -45,13 +35,14 @@ def report(
 
 
 def watch(
-    paths: Folders,
+    paths: RunFolders,
     port: Annotated[int, Option(help="port on this machine; 0: any free one")] = 8000,
+    label: Labels = None,
 ) -> None:
     """Serve the page of runs while they go; it updates itself. Ctrl-C ends it."""
     from fedloom.report.page.watch import HOST, serve
 
-    with serve(paths, port) as server:
+    with serve(paths, port, labels=label or ()) as server:
         console.line(f"http://{HOST}:{server.server_port}  (Ctrl-C ends it)")
         server.serve_forever(poll_interval=0.2)
 
@@ -93,15 +84,7 @@ def split(
 
 
 def analyze(
-    path: Annotated[
-        Path,
-        Argument(
-            metavar="RUN",
-            help="the folder of a finished run",
-            show_default=False,
-            autocompletion=complete.run_folder,
-        ),
-    ],
+    path: FinishedRun,
     what: Annotated[str, Option(help=f"all, or some of: {','.join(WHAT)}")] = "all",
     clients: Annotated[
         str | None,

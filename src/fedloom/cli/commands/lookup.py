@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from typer import Argument, Option
 
-from fedloom.cli import complete, console
+from fedloom.cli import complete, console, early
 from fedloom.cli.flags import recipe_fields, recipe_flags
 from fedloom.cli.kinds import KINDS
 from fedloom.cli.outcome import Outcome
@@ -47,6 +47,9 @@ def list_(
         proposals = near(what, KINDS)
         hint = f"did you mean {proposals[0]}? " if proposals else ""
         raise FedloomError(f"list: there is no list {what!r}; {hint}allowed are {', '.join(KINDS)}")
+
+    if name is not None and not parts:
+        early.check_listed(what, name)
 
     from fedloom.io.user_code import import_parts
     from fedloom.report.catalog.kinds import kind

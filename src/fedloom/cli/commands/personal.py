@@ -6,9 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
-from typer import Argument, Option
+from typer import Option
 
-from fedloom.cli import complete, console
+from fedloom.cli import console
+from fedloom.cli.arguments import FinishedRun, FinishedRuns
 from fedloom.cli.outcome import Outcome
 from fedloom.errors import FedloomError, shown
 from fedloom.evaluation.unseen import UNSEEN
@@ -17,27 +18,10 @@ if TYPE_CHECKING:
     from fedloom.evaluation.fine_tuned import PersonalizationResult
 
 T = TypeVar("T")
-Finished = Annotated[
-    Path,
-    Argument(
-        metavar="RUN",
-        help="the folder of a finished run",
-        show_default=False,
-        autocompletion=complete.run_folder,
-    ),
-]
 
 
 def personalize(
-    paths: Annotated[
-        list[Path],
-        Argument(
-            metavar="RUN...",
-            help="folders of finished runs",
-            show_default=False,
-            autocompletion=complete.run_folder,
-        ),
-    ],
+    paths: FinishedRuns,
     part: Annotated[str, Option(help="full | head | body | adapter | alternate, or several: full,head")] = "full",
     epochs: Annotated[str, Option(help="epochs of fine-tuning; of several (1,5,10) each is shown")] = "5",
     lr: Annotated[str, Option(help="fine-tuning rate, or several: 0.1,0.01")] = "0.001",
@@ -99,8 +83,8 @@ def personalize(
 
 
 def adopt(
-    path: Finished,
-    data: Annotated[str, Option(help="the new client's images: PATH.npz | folder:PATH | …", show_default=False)],
+    path: FinishedRun,
+    data: Annotated[str, Option(help="the new client's samples: PATH.npz | folder:PATH | …", show_default=False)],
     part: Annotated[str, Option(help="what is fine-tuned: full | head | body | adapter | alternate")] = "full",
     epochs: Annotated[int, Option(help="epochs of fine-tuning")] = 5,
     lr: Annotated[float | None, Option(help="fine-tuning rate", show_default="a tenth of the run's")] = None,
@@ -124,7 +108,7 @@ def adopt(
 
 
 def export(
-    path: Finished,
+    path: FinishedRun,
     output: Annotated[
         Path,
         Option("--out", "-o", help="model.pt2 | model.onnx | a folder: adapters", show_default=False),
@@ -159,7 +143,7 @@ def export(
     console.line(f"output: logits of {len(facts['class_names'])} classes")
     console.line(f"facts: {exported.path}.json")
     if facts["depends_on_the_batch"]:
-        console.note("note: bn is batch, so its outputs depend on the other images of a batch")
+        console.note("note: bn is batch, so its outputs depend on the other samples of a batch")
     for note in exported.notes:
         console.note(f"note: {note}")
     return outcome

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from typer import Argument, Option
 
-from fedloom.cli import complete, console
+from fedloom.cli import complete, console, early
 from fedloom.cli.outcome import Outcome
 from fedloom.errors import FedloomError
 from fedloom.paths import REPRODUCTIONS
@@ -60,6 +60,8 @@ def reproduce(
     ] = None,
 ) -> Outcome:
     """Reproduce a paper's table from its own protocol, with the published numbers beside ours."""
+    if (named := what if target == "list" else target) is not None:
+        early.check_paper(named.partition("/")[0])
     if target == "list":
         return _list(what)
     if what is not None:

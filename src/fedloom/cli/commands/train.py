@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Option
 
 from fedloom.cli import complete, console
+from fedloom.cli.arguments import Labels
 from fedloom.cli.flags import RecipeFile, recipe_fields, recipe_flags
 from fedloom.cli.outcome import Outcome
 from fedloom.errors import FedloomError
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
 
 Methods = 'methods and settings of their own: "fedavg; fn @ lr=0.3; dr + fd @ lr=1 epochs=2"'
 Seeds = "number of seeds, beginning with --seed"
-Label = 'display name of a method in tables and on the page: "dr + fd=FedDr+"; repeat for more'
 DEFAULT = "fedavg; fn; babu; dr + fd"  # what `compare` compares
 STYLES = {"Failed:": "red", "Warning": "yellow"}
 
@@ -52,7 +52,7 @@ def run(
             else api.run(resume=resume, callbacks=[bar], workers=workers)
         )
     import_metrics(done.recipe)
-    for table in (summary_table(done.summary, done.metrics), *group_tables(done.summary, done.metrics)):
+    for table in (summary_table(done.summary, done.metrics, done.method), *group_tables(done.summary, done.metrics)):
         print_wide(console.out, table)
     for note in metric_notes(done.summary):
         console.line(f"note: {note}")
@@ -84,7 +84,7 @@ def compare(
             autocompletion=complete.run_folder,
         ),
     ] = None,
-    label: Annotated[list[str] | None, Option(help=Label)] = None,
+    label: Labels = None,
     personal: Annotated[bool, Option(help="also fine-tune every client")] = True,
     personal_part: Annotated[str, Option(help="what is fine-tuned: full | head | body | adapter | alternate")] = "full",
     personal_epochs: Annotated[int, Option(help="epochs of fine-tuning")] = 5,
@@ -127,7 +127,7 @@ def sweep(
         str | None, Option(help=Methods, show_default="the recipe's", autocompletion=complete.method)
     ] = None,
     seeds: Annotated[int | None, Option(help=Seeds, show_default="1")] = None,
-    label: Annotated[list[str] | None, Option(help=Label)] = None,
+    label: Labels = None,
     **flags: Any,
 ) -> Outcome:
     """Run a grid of settings; the same command resumes it and skips finished cells."""

@@ -1,1 +1,1 @@
-"""Partitioners: which client holds which images. One per file; `fedloom.data.split` imports them all."""
+"""Partitioners: which client holds which samples. One per file; `fedloom.data.split` imports them all."""

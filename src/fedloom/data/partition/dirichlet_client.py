@@ -85,7 +85,7 @@ class DirichletClient(Partitioner):
 
 
 def _draw(generator: np.random.Generator, prior: np.ndarray, slots: Index, left: Index) -> Index:
-    """A class for every slot. `slots`: the client of each; `left`: images of each class, in total one per slot."""
+    """A class for every slot. `slots`: the client of each; `left`: samples of each class, in total one per slot."""
     label = np.full(len(slots), -1, np.int64)
     waiting = np.arange(len(slots))
     left = left.copy()

@@ -1,4 +1,4 @@
-"""Clients by domain: client k holds images of domain k // K, with K = clients / domains.
+"""Clients by domain: client k holds samples of domain k // K, with K = clients / domains.
 
 The K clients of a domain divide it at random, or by another partitioner in a sum such as domains+dirichlet:0.3, with
 separate draws for each domain. The test samples of a domain are divided among the same clients in the same way.

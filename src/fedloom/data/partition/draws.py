@@ -43,7 +43,7 @@ def draw_until_valid(
         if result is not None:
             return result
     raise NoValidDraw(
-        request.message(partitioner, f"in {tries} draws some client always held fewer than {SMALLEST} images")
+        request.message(partitioner, f"in {tries} draws some client always held fewer than {SMALLEST} samples")
     )
 
 
@@ -82,7 +82,7 @@ def _fewer(clients: int, step: int) -> Iterator[int]:
 
 
 def counts_by_shares(shares: np.ndarray, size: int) -> Index:
-    """Cut `size` images by the cumulative sums of the shares, which need not sum to one; a share of 0 gets none."""
+    """Cut `size` samples by the cumulative sums of the shares, which need not sum to one; a share of 0 gets none."""
     counts = np.zeros(len(shares), np.int64)
     total = shares.sum()
     if total > 0:

@@ -1,4 +1,4 @@
-"""Each client holds a random sample of all images: a permutation cut into parts whose sizes differ by at most one."""
+"""Each client holds a random sample of the data: a permutation cut into parts whose sizes differ by at most one."""
 
 from __future__ import annotations
 

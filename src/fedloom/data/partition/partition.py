@@ -1,4 +1,4 @@
-"""Which client holds which images: two flat index arrays, training and test, with offsets."""
+"""Which client holds which samples: two flat index arrays, training and test, with offsets."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class Partition:
 
     @classmethod
     def load(cls, path: str | Path, dataset: Dataset | None = None) -> Partition:
-        """Read and check an npz file; with `images`, also check that all indices are in range."""
+        """Read and check an npz file; with `dataset`, also check that all indices are in range."""
         names = [field.name for field in fields(cls)]
         expected = f"expected an npz file with {', '.join(names)}"
         try:
@@ -116,7 +116,7 @@ class Partition:
             ):
                 if len(index) and index.max() >= count:
                     raise FedloomError(
-                        f"{path}: {part}_index holds {index.max()}, but {dataset.name} has {count} {part} images"
+                        f"{path}: {part}_index holds {index.max()}, but {dataset.name} has {count} {part} samples"
                     )
         return partition
 
@@ -135,7 +135,7 @@ def offsets_of(sizes: npt.NDArray[np.integer]) -> Index:
 
 
 def group_by_client(index: Index, client_of: Index, clients: int) -> tuple[Index, Index]:
-    """Flat index and offsets, where client_of[i] holds index[i]; a client's images keep their order."""
+    """Flat index and offsets, where client_of[i] holds index[i]; a client's samples keep their order."""
     return index[np.argsort(client_of, kind="stable")], offsets_of(np.bincount(client_of, minlength=clients))
 
 

@@ -1,4 +1,4 @@
-"""A partitioner decides which client holds which images. One per file in this folder; each registers itself."""
+"""A partitioner decides which client holds which samples. One per file in this folder; each registers itself."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from fedloom.rng import numpy_generator
 
 @dataclass(frozen=True, eq=False)
 class Request:
-    """What to partition: the images of two pools, among this number of clients."""
+    """What to partition: the samples of two pools, among this number of clients."""
 
     dataset: Dataset
     clients: int

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 from importlib import import_module
-from pathlib import Path
 from pkgutil import iter_modules
 
 from fedloom.data.sources.npz import open_npz, outline
 from fedloom.data.sources.source import FORMATS, NAMES, DataSource
 from fedloom.errors import FedloomError, brief, shown
-from fedloom.nearest import near
+from fedloom.nearest import allowed_data, unknown_data
+from fedloom.paths import data_files
 
 for _module in iter_modules(__path__):
     import_module(f"{__name__}.{_module.name}")
@@ -29,7 +29,7 @@ def find(text: str) -> DataSource:
 
 def list_sets() -> list[dict[str, str]]:
     """What `data` can be: name, summary, and where it comes from (a file in $FEDLOOM_DATA, or a download)."""
-    files = _files()
+    files = data_files()
     rows = [{"name": known.name, "summary": known.summary, "file": ""} for known in NAMES.values() if known.bundled]
     rows += [{"name": name, "summary": outline(path), "file": str(path)} for name, path in files.items()]
     rows += [
@@ -44,40 +44,12 @@ def _find(text: str) -> DataSource:
     for known in sorted(FORMATS.values(), key=lambda known: ":" not in known.form):  # hf:x.npz is not a path
         if (argument := known.argument(text)) is not None:
             return known.open(argument)
+    forms = [known.form for known in FORMATS.values()]
     if not text or not set(text).isdisjoint("/\\:"):
-        raise FedloomError(f"data {shown(text)} is not understood; allowed: {_allowed()}")
-    files = _files()
+        raise FedloomError(f"data {shown(text)} is not understood; allowed: {allowed_data(forms)}")
+    files = data_files()
     if text in NAMES and (NAMES[text].bundled or text not in files):
         return NAMES[text].open()
     if text in files:
         return open_npz(str(files[text]))
-    raise _unknown(text, files)
-
-
-def _files() -> dict[str, Path]:
-    """The npz files in $FEDLOOM_DATA by name; none if it is not set."""
-    root = os.environ.get("FEDLOOM_DATA")
-    paths = sorted(Path(root).expanduser().glob("*.npz")) if root else []
-    return {path.stem: path for path in paths if path.is_file()}
-
-
-def _unknown(name: str, files: dict[str, Path]) -> FedloomError:
-    proposals = near(name, [*files, *NAMES])
-    hint = f"; did you mean {proposals[0]}?" if proposals else "."
-    root = os.environ.get("FEDLOOM_DATA")
-    if not root:
-        return FedloomError(
-            f"data {shown(name)} is not bundled and FEDLOOM_DATA is not set{hint} "
-            f"Set FEDLOOM_DATA to the folder that holds {name}.npz, or use {_allowed()}"
-        )
-    content = ", ".join(files) or "no npz file"
-    return FedloomError(
-        f"data {shown(name)} is not in FEDLOOM_DATA ({root}), which holds {content}{hint} Allowed: {_allowed()}"
-    )
-
-
-def _allowed() -> str:
-    bundled = [known.name for known in NAMES.values() if known.bundled]
-    forms = [known.form for known in FORMATS.values()]
-    names = "NAME (of $FEDLOOM_DATA/NAME.npz, or of fedloom list data)"
-    return f"{', '.join([*bundled, names, *forms[:-1]])} or {forms[-1]}"
+    raise FedloomError(unknown_data(text, NAMES, files, os.environ.get("FEDLOOM_DATA"), forms))

@@ -1,4 +1,4 @@
-"""One stage of a split: the partition, and each client's view of its images.
+"""One stage of a split: the partition, and each client's view of its samples.
 
 Without shifts, a client's images are rows of the dataset. With shifts, each entry of the partition has an image of its own.
 It is computed on first use, by any process, and cached in memory that all workers share. It is a pure function of seed,

@@ -18,6 +18,7 @@ from fedloom.engine.experiment import Experiment, prepare
 from fedloom.engine.kernels import choose_kernels
 from fedloom.engine.sites import Where
 from fedloom.errors import FedloomError, shown
+from fedloom.extras import requirement
 from fedloom.io.files import write
 from fedloom.recipe import Recipe
 
@@ -34,7 +35,12 @@ name = "{name}"
 version = "1.0.0"
 description = "{method} with fedloom, on Flower"
 license = "Apache-2.0"
-dependencies = ["fedloom[flower]"]
+# The fedloom that wrote this file. A SuperLink installs it at the start of a run, unless it is started with
+# --disable-runtime-dependency-installation: then every machine uses the fedloom that it has, as SuperNodes do by default.
+dependencies = ["{fedloom}"]
+
+[tool.hatch.metadata]
+allow-direct-references = true
 
 [tool.hatch.build.targets.wheel]
 packages = ["{package}"]
@@ -179,6 +185,7 @@ def init(
         recipe = recipe.changed(data={**recipe.data.model_dump(), "name": "sites"})
     values = {
         "name": folder.name,
+        "fedloom": requirement("flower"),
         "package": PACKAGE,
         "method": recipe.method,
         "out": folder / "run",

@@ -157,7 +157,7 @@ class Members:
         held = ("train", facts.train, partition.train(client)), ("test", facts.test, partition.test(client))
         for field, reported, samples in held:
             if reported != len(samples):
-                return f"has {reported} {field} images, and {len(samples)} belong to client {client}"
+                return f"has {reported} {field} samples, and {len(samples)} belong to client {client}"
         return None
 
     # leaving

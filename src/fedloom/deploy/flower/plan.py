@@ -140,7 +140,7 @@ def plan(experiment: Experiment, recipe: Recipe | None = None) -> DisclosurePlan
 def _number(name: str) -> str:
     if name.startswith(PREFIX):
         return (
-            f"{find_metric(name.removeprefix(PREFIX)).title} on its own test images, with the global or its own model"
+            f"{find_metric(name.removeprefix(PREFIX)).title} on its own test samples, with the global or its own model"
         )
     return NUMBERS.get(name, "")
 

@@ -47,7 +47,7 @@ def find_state_folder(folder: Path) -> Path:
 def personalize(
     folder: Path, part: TunedPart, epochs: int, lr: float, data: str | None = None, weights: Path | None = None
 ) -> PersonalModel:
-    """`data`: the new path of the images, if they moved; `weights`: the run's final.safetensors, if the site missed it."""
+    """`data`: the new path of the samples, if they moved; `weights`: the run's final.safetensors, if the site missed it."""
     folder = find_state_folder(folder)
     worker = _worker(folder, data)
     experiment, buffers = worker.replica.experiment, worker.buffers

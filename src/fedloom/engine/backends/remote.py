@@ -210,7 +210,7 @@ class RemoteBackend:
         if "images" in differing:
             setting = f"its FEDLOOM_DATA is {report['data']}" if report["data"] else "its FEDLOOM_DATA is not set"
             raise FedloomError(
-                f"data: {self.replica.experiment.recipe.data.name} on {host} holds other images than here "
+                f"data: {self.replica.experiment.recipe.data.name} on {host} holds other samples than here "
                 f"(digest {report['built']['images']}, here {expected['images']}; {setting}); give it the same file"
             )
         if differing:

@@ -44,7 +44,7 @@ class ClientData:
             elif data == "held":
                 labeled = held_back(experiment)
                 if not len(labeled):
-                    raise FedloomError("method: it works on images that are held back; set data.validation above 0")
+                    raise FedloomError("method: it works on samples that are held back; set data.validation above 0")
             else:
                 public = experiment.data.public
                 labeled, pipeline = LabeledSamples(public.x, torch.arange(len(public.y)), public.y), public.pipeline
@@ -56,7 +56,7 @@ class ClientData:
 
     def _own(self) -> LabeledSamples:
         if self._client is None:
-            raise FedloomError("method: the server has no images of its own; name others")
+            raise FedloomError("method: the server has no samples of its own; name others")
         if self._pooled:
             return self.stage.by_index(self._replica.experiment.training(self._client, self._round))
         return self.stage.train(self._client)

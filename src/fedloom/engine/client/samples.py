@@ -1,4 +1,4 @@
-"""Training images as a client iterates over them: shuffled, augmented, in batches."""
+"""Training samples as a client iterates over them: shuffled, augmented, in batches."""
 
 from __future__ import annotations
 
@@ -115,6 +115,6 @@ class Samples:
 
 
 def held_back(experiment: Experiment) -> LabeledSamples:
-    """The images held back for validation, as they are in the data set."""
+    """The samples held back for validation, as they are in the data set."""
     dataset, index = experiment.data.dataset, experiment.data.validation
     return LabeledSamples(dataset.train_x, index, dataset.train_y[index])

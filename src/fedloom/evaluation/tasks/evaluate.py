@@ -84,7 +84,7 @@ class EvaluateClient(ClientTask):
             if not math.isnan(value) and not low <= value <= high:
                 return f"its {name} is {value:g}, which is not between {low:g} and {high:g}"
         held = len(experiment.data.at(self.round).partition.test(self.client))
-        return None if total == held else f"it tested on {total} images, and it has {held}"
+        return None if total == held else f"it tested on {total} samples, and it has {held}"
 
     @property
     def inputs(self) -> tuple[Input, ...]:

@@ -44,7 +44,7 @@ def content(paths: Sequence[str | Path], title: str = "", required: bool = True,
         raise FedloomError(f"report: {problems[0]['path']} cannot be shown: {problems[0]['reason']}")
     of_tunings = [method for tuning in tuned for method in tuning["methods"]]
     rows = dict.fromkeys([*(run.row for run, _, _ in runs), *(method["method"] for method in of_tunings)])
-    names = read_labels(labels, list(rows)) if labels else {}
+    names = read_labels(labels, list(rows), required) if labels else {}
     for method in of_tunings:
         method["method"] = names.get(method["method"], method["method"])
     series = group([run for run, _, _ in runs], names)
@@ -125,6 +125,8 @@ def _run(run: RunFiles) -> dict[str, Any]:
     }
     if run.class_names != [str(number) for number in range(len(run.class_names))]:
         numbers["classes"] = run.class_names
+    if run.client_names:
+        numbers["names"] = run.client_names
     for metric in run.metrics:
         for name in (metric["name"], f"personal_{metric['name']}"):
             values = [(number(v), k) for k, v in enumerate(run.clients.get(name) or []) if v is not None]
@@ -221,6 +223,7 @@ def _splits(series: Sequence[Series]) -> list[dict[str, Any]]:
                 "clients": len(counts),
                 "counts": counts[:ROWS].tolist(),
                 "classes": run.class_names,
+                "names": run.client_names[:ROWS],
                 "sizes": [int(v) for v in np.percentile(counts.sum(1), [0, 25, 50, 75, 100])],
             }
     return list(splits.values())

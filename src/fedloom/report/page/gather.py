@@ -22,7 +22,7 @@ from fedloom.io.files import read_lines
 from fedloom.recipe import NO_EFFECT_FIELDS, read_recipe
 from fedloom.runs.folder import RunFolder
 from fedloom.runs.labels import FILE as LABELS
-from fedloom.runs.labels import HERE, is_method, names_in, stored_names
+from fedloom.runs.labels import HERE, is_method, name_of, names_in, stored_names
 from fedloom.studies.tune.record import ASKED
 
 
@@ -87,8 +87,7 @@ class RunFiles:
 
     @cached_property
     def name(self) -> str:
-        """What the user called the method: a display name, or what was typed."""
-        return next(iter(stored_names(self.path)), self.method)
+        return name_of(self.path, self.method)
 
     @property
     def row(self) -> str:
@@ -98,6 +97,12 @@ class RunFiles:
     @cached_property
     def class_names(self) -> list[str]:
         names = read_json(self.path / "inputs.json").get("class_names")
+        return [str(name) for name in names] if isinstance(names, list) else []
+
+    @cached_property
+    def client_names(self) -> list[str]:
+        """Empty where clients have numbers only."""
+        names = read_json(self.path / "inputs.json").get("client_names")
         return [str(name) for name in names] if isinstance(names, list) else []
 
     @property
@@ -123,7 +128,7 @@ class RunFiles:
                     )
 
     def class_counts(self) -> np.ndarray | None:
-        """Training images by client (row) and class (column); None if the folder has no labels."""
+        """Training samples by client (row) and class (column); None if the folder has no labels."""
         try:
             offsets = read_arrays(self.path / "partition.npz", ["train_offsets"])["train_offsets"]
             labels = read_arrays(self.path / "labels.npz", ["train_labels"])["train_labels"]

@@ -19,6 +19,7 @@ from fedloom.errors import FedloomError
 from fedloom.report.page.content import content
 from fedloom.report.page.gather import find_runs, tuning_folders
 from fedloom.report.page.html import page
+from fedloom.runs.labels import Labels
 
 HOST = "127.0.0.1"
 WATCHED = (
@@ -36,8 +37,8 @@ TUNING = ("tune.json", "trials.jsonl", "tuned.json")
 class PageData:
     """The page's data, read again only if a file of the runs has changed."""
 
-    def __init__(self, paths: Sequence[str | Path], title: str = "") -> None:
-        self.paths, self.title = [Path(path) for path in paths], title or "fedloom watch"
+    def __init__(self, paths: Sequence[str | Path], title: str = "", labels: Labels = ()) -> None:
+        self.paths, self.title, self.labels = [Path(path) for path in paths], title or "fedloom watch", labels
         self._lock = threading.Lock()
         self._cached: dict[str, Any] = {}
 
@@ -62,19 +63,31 @@ class PageData:
         with self._lock:
             mark = self.mark()
             if self._cached.get("mark") != mark:
-                self._cached = {**content(self.paths, self.title, required=False), "live": True, "mark": mark}
+                self._cached = {**self._content(), "live": True, "mark": mark}
             return self._cached
 
+    def _content(self) -> dict[str, Any]:
+        try:
+            return content(self.paths, self.title, required=False, labels=self.labels)
+        except FedloomError as error:
+            if not self._cached:
+                raise
+            made = content(self.paths, self.title, required=False)  # names that do not fit runs which are new
+            return {**made, "problems": [*made["problems"], {"path": "--label", "reason": str(error)}]}
 
-def serve(paths: Sequence[str | Path], port: int = 8000, title: str = "") -> ThreadingHTTPServer:
+
+def serve(paths: Sequence[str | Path], port: int = 8000, title: str = "", labels: Labels = ()) -> ThreadingHTTPServer:
     """A server that is bound but not yet running: call its serve_forever()."""
     for path in paths:
         if not Path(path).is_dir():
             raise FedloomError(f"watch: there is no folder {path}")
     if not 0 <= port <= 65535:
         raise FedloomError(f"port: must be 0 to 65535 (got {port})")
+    page_data = PageData(paths, title, labels)
+    if labels:
+        page_data.data()  # names that cannot be read are refused here
     try:
-        return ThreadingHTTPServer((HOST, port), _handler(PageData(paths, title)))
+        return ThreadingHTTPServer((HOST, port), _handler(page_data))
     except OSError as error:
         raise FedloomError(f"port: {port} cannot be used ({error.strerror}); choose another with --port") from None
 

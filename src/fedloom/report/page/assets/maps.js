@@ -4,6 +4,7 @@ const cosines = () => dark() ? [[0, "#e08a5a"], [.5, "#1b2126"], [1, "#6fa8e6"]]
 const narrow = root => root.clientWidth < 640;
 const colorbar = (text, more) => ({ thickness: 10, len: .9, outlinewidth: 0, title: { text, side: "right" }, ...more });
 const classNames = run => c => run?.classes?.[c] ?? String(c);
+const clientName = run => k => run?.names?.[k] ?? `client ${k}`;
 const byNumber = (a, b) => (+a - +b) || (a < b ? -1 : a > b ? 1 : 0);
 
 section("split", "Data split: training samples by client and class", {
@@ -16,11 +17,11 @@ section("split", "Data split: training samples by client and class", {
     const [least, q1, median, q3, most] = split.sizes, part = split.counts.length < split.clients ? ` (the first ${split.counts.length} are shown)` : "";
     root.append(el("p", { class: "about" }, `${split.clients} clients${part}. A client has ${least} to ${most} samples; median ${median}, quartiles ${q1} and ${q3}.`));
     const rows = split.counts.length, classes = range(split.counts[0].length), named = classes.length <= 20, names = classes.map(c => split.classes[c] ?? String(c));
-    const of = names.map(n => n === String(+n) ? `class ${n}` : plain(n)), hover = split.counts.map((row, k) => row.map((v, c) => `client ${k}, ${of[c]}: ${v}`));
-    const clients = { title: "client", showgrid: false, zeroline: false, autorange: "reversed", dtick: rows <= 30 ? 1 : undefined };
+    const of = names.map(n => n === String(+n) ? `class ${n}` : plain(n)), hover = split.counts.map((row, k) => row.map((v, c) => `${plain(clientName(split)(k))}, ${of[c]}: ${v}`));
+    const clients = { title: "client", showgrid: false, zeroline: false, autorange: "reversed", ...(split.names?.length && rows <= 30 ? { tickvals: range(rows), ticktext: split.names.map(n => plain(short(n, narrow(root) ? 12 : 24))) } : { dtick: rows <= 30 ? 1 : undefined }) };
     await figure(root, "split", [
       { type: "heatmap", name: "samples by class", z: split.counts, text: hover, hovertemplate: "%{text}<extra></extra>", colorscale: counts(), zmin: 0, xgap: classes.length > 40 ? 0 : 1, ygap: rows > 60 ? 0 : 1, colorbar: colorbar("samples") },
-      { type: "bar", name: "samples of a client", orientation: "h", showlegend: false, x: split.counts.map(row => row.reduce((a, b) => a + b, 0)), y: range(rows), xaxis: "x2", marker: { color: dark() ? "#2f6fae" : "#6fa5d6" }, hovertemplate: "client %{y}: %{x}<extra></extra>" },
+      { type: "bar", name: "samples of a client", orientation: "h", showlegend: false, x: split.counts.map(row => row.reduce((a, b) => a + b, 0)), y: range(rows), text: range(rows).map(k => plain(clientName(split)(k))), textposition: "none", xaxis: "x2", marker: { color: dark() ? "#2f6fae" : "#6fa5d6" }, hovertemplate: "%{text}: %{x}<extra></extra>" },
     ], { height: Math.min(640, 110 + Math.max(150, rows * 17)), bargap: .15, yaxis: clients,
       xaxis: { title: "class", showgrid: false, zeroline: false, domain: [0, .68], ...(named ? { tickvals: classes, ticktext: names.map(n => plain(short(n, 12))) } : {}) },
       xaxis2: { title: narrow(root) ? "all classes" : "samples, all classes", anchor: "y", domain: [.74, 1], nticks: narrow(root) ? 3 : 5 } }, "Samples of each client by class, and in total");
@@ -46,8 +47,8 @@ section("clients", "Clients: every client's own test samples", {
     }).filter(t => t.x.length);
     await figure(root, "clients", traces, { height: 80 + 60 * traces.length, xaxis: { title: heading(m), range: scale === 100 ? [-2, 102] : undefined }, yaxis: { autorange: "reversed" }, margin: { l: 20, r: 16, t: 10, b: 44 } }, `${capital(m.title)} of ${whose}, by client`);
     const rows = DATA.series.map((s, i) => {
-      const all = s.runs.flatMap(r => (r.clients?.[kind]?.worst || []).map(w => ({ ...w, seed: r.seed }))).sort((a, b) => (lower ? -1 : 1) * (a.value - b.value)).slice(0, 5);
-      return { cells: [{ text: s.label, dot: i }, all.map(w => `client ${w.client}${s.runs.length > 1 ? ` (seed ${w.seed})` : ""}: ${showOf(m)(w.value)}`).join(" · ")] };
+      const all = s.runs.flatMap(r => (r.clients?.[kind]?.worst || []).map(w => ({ ...w, seed: r.seed, name: clientName(r)(w.client) }))).sort((a, b) => (lower ? -1 : 1) * (a.value - b.value)).slice(0, 5);
+      return { cells: [{ text: s.label, dot: i }, all.map(w => `${w.name}${s.runs.length > 1 ? ` (seed ${w.seed})` : ""}: ${showOf(m)(w.value)}`).join(" · ")] };
     });
     root.append(el("h3", {}, "Worst clients"), table([{ title: "series", word: true }, { title: `client and ${heading(m)}, ${lower ? "highest" : "lowest"} first`, word: true }], rows, "worst-clients"));
   },
@@ -152,9 +153,9 @@ section("embedding", "Features in two dimensions", {
     root.append(el("p", { class: "about" }, `${kind === "tsne" ? "t-SNE" : kind.toUpperCase()} of features of test samples; distances between distant groups mean little.`
       + (values.length > LISTED ? ` The legend lists the first ${LISTED} of ${values.length}; hover over a point for its ${by === "class" ? "class" : "client"}.` : "")));
     const plan = panels(having.length, over(root), narrow(root) ? 130 : 240, narrow(root) ? 150 : 250, { x: 16, y: 40 }), traces = [], layout = { height: plan.height + 60, annotations: [], margin: { l: 10, r: 10, t: 34, b: 12 } };
-    const name = classNames(having[0][3]), called = v => by === "class" ? (name(v) === String(v) ? `class ${v}` : name(v)) : `client ${v}`;
-    having.forEach(([s, , points], k) => {
-      const axis = k ? String(k + 1) : "", at = plan.domain(k), bare = { showgrid: false, zeroline: false, showticklabels: false, ticks: "" };
+    const name = classNames(having[0][3]), called = v => by === "class" ? (name(v) === String(v) ? `class ${v}` : name(v)) : clientName(having[0][3])(v);
+    having.forEach(([s, , points, run], k) => {
+      const client = clientName(run), axis = k ? String(k + 1) : "", at = plan.domain(k), bare = { showgrid: false, zeroline: false, showticklabels: false, ticks: "" };
       layout[`xaxis${axis}`] = { domain: at.x, anchor: `y${axis}`, ...bare, mirror: true, showline: true };
       layout[`yaxis${axis}`] = { domain: at.y, anchor: `x${axis}`, ...bare, mirror: true, showline: true };
       layout.annotations.push({ text: plain(short(s.label, Math.floor(plan.width / 7.5))), x: at.x[0], y: at.y[1], xref: "paper", yref: "paper", xanchor: "left", yanchor: "bottom", yshift: 3, showarrow: false, font: { color: css("--ink") } });
@@ -163,7 +164,7 @@ section("embedding", "Features in two dimensions", {
         if (!keep.length) continue;
         traces.push({ type: "scatter", mode: "markers", name: v === null ? "of no client" : called(v), showlegend: false, xaxis: `x${axis}`, yaxis: `y${axis}`, x: keep.map(n => points.x[n]), y: keep.map(n => points.y[n]),
           marker: { size: 5.5, opacity: .85, color: v === null ? css("--soft") : keyColor(place), symbol: v === null ? "circle-open" : SYMBOLS[place % SYMBOLS.length] },
-          text: keep.map(n => plain(`${name(points.class[n]) === String(points.class[n]) ? "class " : ""}${name(points.class[n])}${points.client[n] !== null ? `, client ${points.client[n]}` : points.holder[n] !== null ? `, of client ${points.holder[n]}` : ""}`)), hovertemplate: `%{text}<extra>${plain(s.label)}</extra>` });
+          text: keep.map(n => plain(`${name(points.class[n]) === String(points.class[n]) ? "class " : ""}${name(points.class[n])}${points.client[n] !== null ? `, ${client(points.client[n])}` : points.holder[n] !== null ? `, of ${client(points.holder[n])}` : ""}`)), hovertemplate: `%{text}<extra>${plain(s.label)}</extra>` });
       }
     });
     const key = values.slice(0, LISTED).map((v, place) => ({ name: called(v), mode: "markers", marker: { size: 8, color: keyColor(place), symbol: SYMBOLS[place % SYMBOLS.length] } }));
