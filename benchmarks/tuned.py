@@ -5,8 +5,8 @@
     fedloom compare cifar.yaml --methods "fedavg; scaffold" --rounds 3 --workers 1 --no-personal --name cost
     python benchmarks/tuned.py runs/A runs/B --cost runs/cost --csv benchmarks/results/tuned-cifar10.csv
 
-Studies may be tuned in parts, as long as their recipe is the same. Seconds are those of a short comparison of all methods on an
-otherwise idle core, relative to its first method.
+Studies may be tuned in parts, as long as their recipe is the same; of a method that is in several, the last counts. Seconds
+are those of a short comparison of all methods on an otherwise idle core, relative to its first method.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ def main() -> None:
     table = pd.concat([study(folder) for folder in given.studies], ignore_index=True)
     table = table.drop(columns=["seconds_mean", "seconds_deviation", "lost_mean", "lost_deviation"], errors="ignore")
     table["label"] = table["label"].str.replace(r"\(.*", "", regex=True)
+    table = table.drop_duplicates("label", keep="last")
     if given.cost:
         cost = pd.read_csv(given.cost / "table.csv")
         seconds = cost.set_index(cost["label"].str.replace(r"\(.*", "", regex=True))["seconds_mean"]

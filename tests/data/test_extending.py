@@ -136,7 +136,7 @@ def test_a_data_source_is_one_file(tmp_path: Path) -> None:
         assert images.test_x[:, 0, 0, 0].tolist() == [0, 5]
     rows = {row["name"]: row["summary"] for row in list_sets()}
     assert (rows["ramp:COUNT"], rows["ten"]) == ("COUNT constant images", "ten constant images")
-    with pytest.raises(FedloomError, match=r"allowed: digits, .*NAME .* ramp:COUNT"):
+    with pytest.raises(FedloomError, match=r"allowed: NAME .*list data.* ramp:COUNT"):
         load("unknown:10")
 
 

@@ -350,7 +350,7 @@ def test_a_client_that_is_not_there_is_an_index_error(digits: Dataset) -> None:
         ({"test_offsets": [0, 1, 2, 3]}, "test_offsets must rise from 0 to the length of test_index, 2"),
         ({"test_offsets": [0, 2]}, "different numbers of clients"),
         ({"train_index": [0, 1, -2, 3]}, "train_index holds -2"),
-        ({"train_index": [0, 1, 2, 5000]}, "train_index holds 5000, but digits has 1437 train images"),
+        ({"train_index": [0, 1, 2, 5000]}, "train_index holds 5000, but digits has 1437 train samples"),
         ({"test_index": [0.5, 1.5]}, "test_index is float64"),
         ({"test_index": None}, "not a partition"),
         ({"test_index": [None, None]}, "not a partition"),

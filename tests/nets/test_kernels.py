@@ -20,7 +20,7 @@ import fedloom as fl
 from fedloom.cli.main import main
 from fedloom.deploy.flower.plan import blank_experiment
 from fedloom.engine.experiment import prepare
-from fedloom.nets.kernels import spectra
+from fedloom.nets.kernels import transforms
 from fedloom.recipe import recipe
 from fedloom.rng import torch_generator
 
@@ -152,7 +152,7 @@ def test_the_public_question_finds_the_tensors_that_the_private_one_finds() -> N
     seen: list[tuple[bool, bool]] = []
 
     def look(t: Tensor) -> Tensor:
-        seen.append((spectra.lacks_storage(t), bool(spectra.is_wrapped(t))))
+        seen.append((transforms.lacks_storage(t), bool(transforms.is_wrapped(t))))
         return t.sum()
 
     for tensor in (x, x[:, :2].transpose(0, 1), x[:0], x.double().requires_grad_() * 2):
@@ -172,8 +172,8 @@ torch.set_num_threads(1)
 private = sys.modules["torch._C._functorch"]
 if sys.argv[1] == "without":
     del private.is_functorch_wrapped_tensor
-from fedloom.nets.kernels import spectra
-assert (spectra.is_wrapped is spectra.lacks_storage) == (sys.argv[1] == "without")
+from fedloom.nets.kernels import spectra, transforms
+assert (transforms.is_wrapped is transforms.lacks_storage) == (sys.argv[1] == "without")
 draw = torch.Generator().manual_seed(0)
 x, weight, bias = (torch.randn(shape, generator=draw) for shape in [(3, 8, 4, 6, 6), (5, 4, 3, 3), (5,)])
 loss = lambda w, x: spectra.convolve(x, w, bias, (1, 1)).square().sum()

@@ -14,7 +14,6 @@ import inspect
 import pkgutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -114,9 +113,8 @@ def all_sources() -> dict[str, Open]:
     return dict(sorted(_sources.items()))
 
 
-@cache
 def _import_all(package: str) -> None:
-    """Import every file of a package, once: each registers what it defines."""
+    """Import every file of a package: each registers what it defines."""
     for module in pkgutil.iter_modules(importlib.import_module(package).__path__, f"{package}."):
         importlib.import_module(module.name)
 

@@ -300,7 +300,7 @@ def test_a_site_whose_data_changed_does_not_take_part(tmp_path: Path, capsys: py
 
     nodes.pull_messages = later  # type: ignore[method-assign]
     run = serve_app(given, settings, nodes)
-    assert "train images, and" in run.rounds[0]["lost_clients"]["1"]
+    assert "train samples, and" in run.rounds[0]["lost_clients"]["1"]
 
 
 @pytest.mark.parametrize(
