@@ -26,9 +26,9 @@ test-slow: .venv/installed-track .venv/installed-docs .venv/browser
 test-pairs: .venv/installed-dev
 	$(BIN)/pytest -n 2 -m pairs tests/methods
 
-# Real SuperLinks and SuperNodes on loopback, two federations at a time: some minutes.
+# Real SuperLinks and SuperNodes on loopback, one after the other: they keep two cores busy for some minutes.
 test-flower: .venv/installed-dev
-	$(BIN)/pytest -n 2 --dist worksteal -m flower tests/deploy/flower
+	$(BIN)/pytest -m flower tests/deploy/flower
 
 # A Ray cluster of two nodes on loopback.
 test-ray: .venv/installed-dev
