@@ -45,7 +45,7 @@ def main() -> None:
     table = table.drop_duplicates("label", keep="last")
     if given.cost:
         cost = pd.read_csv(given.cost / "table.csv")
-        seconds = cost.set_index(cost["label"].str.replace(r"\(.*", "", regex=True))["seconds_mean"]
+        seconds = cost.set_index(cost.get("label", cost["method"]).str.replace(r"\(.*", "", regex=True))["seconds_mean"]
         table["relative_seconds"] = table["label"].map(seconds / seconds.iloc[0])
     if given.csv:
         table.to_csv(given.csv, index=False, float_format="%.6g")
