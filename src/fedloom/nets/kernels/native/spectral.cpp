@@ -78,9 +78,28 @@ template <typename T> void all_back(const Transform<T>& t, const Spectra<T>& spe
         back(t, spectra, number, maps + number * t.high * t.wide * spectra.channels, rows.get());
 }
 
-template <typename Work> void each_frequency(const Shape& s, Work work) {
+// C = A B at every frequency, over channels or maps; or A times the conjugate of B. `one` has the sizes of these products.
+template <typename T, bool CONJUGATE>
+void multiply_spectra(const Shape& s, const Spectra<T>& a, const Spectra<T>& b, const Spectra<T>& c, Product<T> one) {
+    one.b_row = b.map, one.c_row = c.map;
+    const auto product = [&](const T* left, const T* right, T* to, Into into) {
+        one.a = left, one.b = right, one.c = to, one.into = into;
+        multiply(one);
+    };
     for (int64_t u = 0; u < s.U; ++u)
-        for (int64_t v = 0; v < s.V; ++v) work(u, v);
+        for (int64_t v = 0; v < s.V; ++v) {
+            const T *a_r = a.real(u, v), *a_i = a.imaginary(u, v), *b_r = b.real(u, v), *b_i = b.imaginary(u, v);
+            T *real = c.real(u, v), *imaginary = c.imaginary(u, v);
+            product(a_r, b_r, real, SET);
+            product(a_i, b_i, real, CONJUGATE ? ADD : SUBTRACT);
+            product(CONJUGATE ? a_i : a_r, CONJUGATE ? b_r : b_i, imaginary, SET);
+            product(CONJUGATE ? a_r : a_i, CONJUGATE ? b_i : b_r, imaginary, CONJUGATE ? SUBTRACT : ADD);
+        }
+}
+
+// (rows, depth) times (depth, columns); A's numbers are `along` apart in a row, its rows `down`.
+template <typename T> Product<T> sizes(int64_t down, int64_t along, int64_t rows, int64_t columns, int64_t depth, int64_t run) {
+    return Product<T>{nullptr, down, along, nullptr, 0, nullptr, 0, rows, columns, depth, run, SET};
 }
 
 // The tables of images, kernels and results, one after the other.
@@ -106,17 +125,7 @@ void forward(const T* x, const T* weight, const T* bias, const T* tables, T* y, 
         all_there<T>(plan.kernel, turned.get(), kernels, s.in);
     }
     all_there(plan.image, x, images, s.images);
-    each_frequency(s, [&](int64_t u, int64_t v) {
-        const T *x_r = images.real(u, v), *x_i = images.imaginary(u, v);
-        const T *w_r = kernels.real(u, v), *w_i = kernels.imaginary(u, v);
-        const auto product = [&](const T* a, const T* b, T* c, Into into) {
-            multiply(Product<T>{a, images.map, 1, b, kernels.map, c, results.map, s.images, s.out, s.in, s.in, into});
-        };
-        product(x_r, w_r, results.real(u, v), SET);
-        product(x_i, w_i, results.real(u, v), SUBTRACT);
-        product(x_r, w_i, results.imaginary(u, v), SET);
-        product(x_i, w_r, results.imaginary(u, v), ADD);
-    });
+    multiply_spectra<T, false>(s, images, kernels, results, sizes<T>(images.map, 1, s.images, s.out, s.in, s.in));
     const Pooling pooling{s.made_high, s.made_wide, s.out};
     std::unique_ptr<T[]> rows(new T[room(plan.made, s.out)]), map(new T[s.made() * s.out]);
     for (int64_t image = 0; image < s.images; ++image) {
@@ -149,33 +158,13 @@ void backward(const T* seen, const T* weight, const T* g, const T* which, const 
     if (of_x) {
         const Spectra<T> kernels(s, s.out, s.in), of_images(s, s.images, s.in);
         all_there(plan.kernel, weight, kernels, s.out);
-        each_frequency(s, [&](int64_t u, int64_t v) {
-            const T *g_r = gradients.real(u, v), *g_i = gradients.imaginary(u, v);
-            const T *w_r = kernels.real(u, v), *w_i = kernels.imaginary(u, v);
-            const auto product = [&](const T* a, const T* b, T* c, Into into) {
-                multiply(Product<T>{a, gradients.map, 1, b, kernels.map, c, of_images.map, s.images, s.in, s.out, s.out, into});
-            };
-            product(g_r, w_r, of_images.real(u, v), SET);
-            product(g_i, w_i, of_images.real(u, v), ADD);
-            product(g_i, w_r, of_images.imaginary(u, v), SET);
-            product(g_r, w_i, of_images.imaginary(u, v), SUBTRACT);
-        });
+        multiply_spectra<T, true>(s, gradients, kernels, of_images, sizes<T>(gradients.map, 1, s.images, s.in, s.out, s.out));
         all_back(plan.image, of_images, of_x, s.images);
     }
     if (of_weight) {
         const Spectra<T> images(s, s.images, s.in, const_cast<T*>(seen)), of_kernels(s, s.out, s.in);
         const int64_t run = std::max<int64_t>(12, std::sqrt((double)s.images));
-        each_frequency(s, [&](int64_t u, int64_t v) {
-            const T *g_r = gradients.real(u, v), *g_i = gradients.imaginary(u, v);
-            const T *x_r = images.real(u, v), *x_i = images.imaginary(u, v);
-            const auto product = [&](const T* a, const T* b, T* c, Into into) {
-                multiply(Product<T>{a, 1, gradients.map, b, images.map, c, of_kernels.map, s.out, s.in, s.images, run, into});
-            };
-            product(g_r, x_r, of_kernels.real(u, v), SET);
-            product(g_i, x_i, of_kernels.real(u, v), ADD);
-            product(g_i, x_r, of_kernels.imaginary(u, v), SET);
-            product(g_r, x_i, of_kernels.imaginary(u, v), SUBTRACT);
-        });
+        multiply_spectra<T, true>(s, gradients, images, of_kernels, sizes<T>(1, gradients.map, s.out, s.in, s.images, run));
         all_back(plan.kernel, of_kernels, of_weight, s.out);
     }
 }
