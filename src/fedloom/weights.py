@@ -12,7 +12,8 @@ and within each status by region: body, norm, adapter, head. 4-d weights keep ch
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -251,3 +252,10 @@ class Weights:
             if name in wanted and parameter.grad is None:
                 parameter.grad = self.layout.entries[name].view(self.gradient)
         return self.layout.slices(wanted)
+
+    @contextmanager
+    def training(self, names: Iterable[str]) -> Iterator[list[slice]]:
+        """As `train_only`, for a while."""
+        before = [name for name, parameter in self._parameters.items() if parameter.requires_grad]
+        yield self.train_only(names)
+        self.train_only(before)

@@ -18,13 +18,14 @@ Defaults: rate 1, share 0.8, threshold 0.01 (paper; code 0.1), first = 100 epoch
 `layers = head` is the paper's p = 1 and the code's layer_idx = 2, which counts tensors; a list names other modules, `all` takes
 every layer. Departures: the code takes a contiguous stretch of the samples, here it is a random subset; it lets absent clients
 learn W in every round too, here only those that take part. A port keeps W in a worker that clients share.
-rate = 0: W stays 1, which is FedAvg. Costs 2 M of client state, and an epoch of `share` of the data.
+rate = 0: W stays 1, which is FedAvg. Costs 2 M of client state and a forward pass over `share` of the data: below the head the
+received weights stay, so their features are computed once. Other layers cost an epoch of training, up to `first` at the start.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import ClassVar
 
 import torch
@@ -43,7 +44,7 @@ class FedALA(Part):
     """Before training, each client learns how much of the received upper layers to take."""
 
     paper = "Zhang et al. 2023, FedALA"
-    work = "an epoch over a share of the data before training, up to 100 the first time"
+    work = "a pass over a share of the data before training, and up to 100 epochs of the head the first time"
     search_ranges: ClassVar[Mapping[str, Range]] = {
         "rate": Span(0.1, 10.0, log=True, source="ours, around the code's 1"),
     }
@@ -82,11 +83,11 @@ class FedALA(Part):
 
     def _adapt(self, client: ClientContext) -> Tensor | None:
         """Learn W, start the upper layers from the mixture, and return W; None where there is nothing to mix."""
-        received, device = client.weights.clone(), client.weights.device
-        old, shares = (client.state[name].to(device, copy=True) for name in ("old", "shares"))
-        upper = self._upper(client)
-        base, difference = torch.where(upper, old, received), (received - old) * upper
-        if not bool(difference.any()):
+        received, all_shares = client.named(client.weights), client.state["shares"].to(client.weights.device, copy=True)
+        names = [name for name in received if self._mixes(name)]
+        old, named = client.named(client.state["old"].to(all_shares.device)), client.named(all_shares)
+        difference = {name: received[name] - old[name] for name in names}
+        if not any(bool(gap.any()) for gap in difference.values()):
             return None
         recent: deque[float] = deque(maxlen=RECENT)
         losses: list[float] = []
@@ -96,27 +97,30 @@ class FedALA(Part):
             losses.append(float(value.detach()))
             return value
 
+        def mixture() -> dict[str, Tensor]:
+            return {name: old[name] + difference[name] * named[name] for name in names}
+
         order = torch.randperm(client.samples, generator=client.generator)[: int(self.share * client.samples)]
+        batches: Iterable[Batch] = client.iterate(order=order)
+        if self.layers == "head":  # the body stays as received
+            batches = map(client.fix_features, batches)
+        batches = list(batches)
         for _ in range(1 if bool(client.state["begun"]) else self.first):
-            for batch in client.iterate(order=order):
-                gradient = client.gradient_of(loss, base + difference * shares, batch)
-                shares = (shares - self.rate * gradient * difference).clamp(0, 1)
+            for batch in batches:
+                for name, gradient in client.gradients_of(loss, mixture(), batch).items():
+                    named[name].sub_(self.rate * gradient * difference[name]).clamp_(0, 1)
             if not losses:
                 break
             recent.append(losses[-1])
             if len(recent) == RECENT and float(torch.tensor(recent).std(correction=0)) < self.threshold:
                 break
-        client.weights.copy_(base + difference * shares)
-        return shares
+        for name, value in mixture().items():
+            received[name].copy_(value)
+        return all_shares
 
     @property
     def _layers(self) -> tuple[str, ...]:
         return (self.layers,) if isinstance(self.layers, str) else self.layers
 
-    def _upper(self, client: ClientContext) -> Tensor:
-        """Which weights are mixed."""
-        upper = torch.full_like(client.weights, self.layers == "all", dtype=torch.bool)
-        for name, view in client.named(upper).items():
-            if any(name.startswith(f"{layer}.") for layer in self._layers):
-                view.fill_(True)
-        return upper
+    def _mixes(self, name: str) -> bool:
+        return self.layers == "all" or any(name.startswith(f"{layer}.") for layer in self._layers)

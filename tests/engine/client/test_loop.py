@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 import fedloom as fl
 from fedloom.engine.client.batches import cut
@@ -24,6 +24,34 @@ class TwiceGradient(fl.Part):
     def gradient(self, batch: Batch, client: ClientContext) -> Tensor:
         client.gradient_of(at=client.weights + 1, batch=batch, loss=lambda b, _: 100 * b.logits.square().mean())
         return client.gradient_of(batch=batch)
+
+
+class AsksForTheHead(fl.Part):
+    """Asks for the head's gradients, at other values and with fixed features, and compares them with those of all weights."""
+
+    name = "asks-for-the-head"
+    fixable: bool = True
+
+    def before_training(self, client: ClientContext) -> None:
+        def loss(batch: Batch, own: ClientContext) -> Tensor:
+            return own.loss(batch)
+
+        before = client.weights.clone()
+        head = {name: value + 0.1 for name, value in client.named(client.weights).items() if name.startswith("head.")}
+        moved = client.weights.clone()
+        for name, value in head.items():
+            client.named(moved)[name].copy_(value)
+        batch = next(iter(client.iterate(order=torch.arange(client.samples))))
+        draws = torch.random.get_rng_state()
+        whole = client.named(client.gradient_of(loss, moved, batch))
+        fixed = client.fix_features(batch)
+        for given in (batch, fixed, fixed):  # twice: a second pass is not added to the first one
+            torch.random.set_rng_state(draws)
+            gradients = client.gradients_of(loss, head, given)
+            assert list(gradients) == list(head)
+            assert all(torch.equal(gradients[name], whole[name]) for name in head)
+        assert torch.equal(client.weights, before)
+        assert (fixed is not batch) == self.fixable
 
 
 class FinishesTwice(fl.Part):
@@ -111,6 +139,14 @@ def test_a_gradient_taken_elsewhere_leaves_no_trace_in_statistics() -> None:
         if "running" not in name:  # the second forward pass at these weights moves statistics once more
             assert torch.equal(twice.weights[name], value), name
         assert bool(twice.weights[name].isfinite().all())
+
+
+@pytest.mark.parametrize("last", [nn.ReLU(), nn.Dropout(0.5)])
+def test_gradients_of_some_tensors_are_those_of_all_weights_and_leave_no_trace(last: nn.Module) -> None:
+    body = [nn.Flatten(), nn.Linear(64, 16), nn.BatchNorm1d(16), last]
+    fields = {**SMALL, "model": nn.Sequential(*body, nn.Linear(16, 10))}
+    asking = fl.run(method=f"asks-for-the-head(fixable={isinstance(last, nn.ReLU)})".lower(), **fields)
+    assert asking.summary["digest"] == fl.run(method="fedavg", **fields).summary["digest"]
 
 
 def test_further_training_feels_its_penalty_also_under_a_gradient_hook() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -249,10 +249,7 @@ class Client(LocalLoop[LocalBatch]):
     ) -> Tensor:
         """The gradient of the trained weights, at these weights or at others; weights and statistics are restored."""
         replica = self.replica
-        memo = batch.memo if isinstance(batch, LocalBatch) else None
-        local_batch = (
-            self.draw_batch() if batch is None else LocalBatch(replica.net, batch.x, batch.y, batch.index, memo=memo)
-        )
+        local_batch = self.draw_batch() if batch is None else batch.anew()
         replica.net.train()
         before = replica.weights.storage.clone() if at is not None else None
         with torch.no_grad():
@@ -268,6 +265,36 @@ class Client(LocalLoop[LocalBatch]):
         if before is not None:
             replica.weights.storage.copy_(before)
         return replica.weights.gradient[: replica.layout.trained if whole else len(self.weights)].clone()
+
+    def gradients_of(
+        self, caller: ClientContext, loss: Loss, at: Mapping[str, Tensor], batch: LocalBatch
+    ) -> dict[str, Tensor]:
+        """The gradients of these tensors alone, at these values; weights and statistics are restored."""
+        weights = self.replica.weights
+        values, gradients = (self.replica.layout.named(vector) for vector in (self.weights, weights.gradient))
+        before, statistics = {name: values[name].clone() for name in at}, weights.statistics.clone()
+        for name, value in at.items():
+            values[name].copy_(value)
+        self.replica.net.train()
+        with torch.enable_grad(), weights.training(at) as slices:
+            self.backward(lambda: loss(batch.anew(), caller), slices, reported=False)
+        for name, value in before.items():
+            values[name].copy_(value)
+        weights.statistics.copy_(statistics)
+        return {name: gradients[name].clone() for name in at}
+
+    def fix_features(self, batch: LocalBatch) -> LocalBatch:
+        """The batch with the features of the current body in training; the batch itself, where that body draws numbers."""
+        weights, draws = self.replica.weights, torch.random.get_rng_state()
+        statistics = weights.statistics.clone()
+        self.replica.net.train()
+        with torch.no_grad(), self.replica.autocast():
+            fixed = batch.anew().features
+        weights.statistics.copy_(statistics)
+        if torch.equal(draws, torch.random.get_rng_state()):
+            return batch.anew(fixed.detach())
+        torch.random.set_rng_state(draws)
+        return batch
 
     def draw_batch(self) -> LocalBatch:
         return LocalBatch(self.replica.net, *self.own.draw(self.generator))

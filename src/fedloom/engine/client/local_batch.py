@@ -46,7 +46,8 @@ class TeacherOutputs:
 class LocalBatch:
     """The forward pass is made once, on first access to features or logits. `learning`: whether gradients are recorded.
 
-    `memo`: where teachers' features of these samples are kept for later epochs.
+    `memo`: where teachers' features of these samples are kept for later epochs. `fixed`: the net's features, where its body
+    stays as it is.
     """
 
     def __init__(
@@ -57,13 +58,19 @@ class LocalBatch:
         index: Tensor,
         learning: bool = True,
         memo: FeatureMemo | None = None,
+        fixed: Tensor | None = None,
     ) -> None:
         self.x, self.y, self.index, self.learning, self.memo = x, y, index, learning, memo
         self.teachers: dict[TeacherKey, TeacherOutputs] = {}
         self._model = model
-        self._features: Tensor | None = None
+        self._fixed = self._features = fixed
         self._logits: Tensor | None = None
         self._stages: list[Tensor] = []
+
+    def anew(self, fixed: Tensor | None = None) -> LocalBatch:
+        """The same samples for another forward pass that records gradients."""
+        fixed = self._fixed if fixed is None else fixed
+        return LocalBatch(self._model, self.x, self.y, self.index, memo=self.memo, fixed=fixed)
 
     @property
     def features(self) -> Tensor:

@@ -300,6 +300,15 @@ class ClientContext(Protocol):
         """
         ...
 
+    def gradients_of(self, loss: Loss, at: Mapping[str, Tensor], batch: Batch) -> Mapping[str, Tensor]:
+        """The gradients of some shared tensors alone, at these values, by name; all other weights are the current ones."""
+        ...
+
+    def fix_features(self, batch: Batch) -> Batch:
+        """The batch with the current features, fixed: `gradients_of` then computes the head alone. Where the body draws
+        random numbers in training, the batch itself."""
+        ...
+
     def named(self, vector: Tensor) -> Mapping[str, Tensor]:
         """The tensors inside a vector of shared weights, by name, as views."""
         ...
