@@ -14,6 +14,7 @@ from folders import check_whole, untimed
 
 import fedloom as fl
 from fedloom.engine.backends import select as where
+from fedloom.engine.backends import spawn
 from fedloom.engine.backends.spawn import Processes
 from fedloom.engine.buffers import Bytes
 from fedloom.engine.experiment import prepare
@@ -73,7 +74,7 @@ def test_fresh_processes_dealt_out_over_devices_give_the_bits_of_forked_ones(
                 order["recipe"]["device"] = "cpu"
             super().send(worker, order, common, values)
 
-    monkeypatch.setattr(where, "Processes", Noting)
+    monkeypatch.setattr(spawn, "Processes", Noting)
     monkeypatch.setattr(where.workers, "devices", lambda device: ["cuda:0", "cuda:1"])
     fields = {**FIELDS, "method": "fnr", "data": {"name": "digits", "validation": 0.1}, "analyze_every": 2}
     run, like = spawned(fields), straight(**fields)
@@ -135,3 +136,24 @@ def test_where_processes_are_not_forked_commands_give_the_same_results(monkeypat
     )
     assert results("fresh") == forked
     assert used
+
+
+def test_runs_of_one_command_share_fresh_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nets, methods and data differ from run to run; every run has the bits that it has alone, and no process stays behind."""
+    methods = ["fedavg", "scaffold + fn", "fedavg @ model=linear", "fedavg @ split=iid"]
+    monkeypatch.setenv("FEDLOOM_START", "spawn")
+    started: list[int] = []
+
+    class Counted(spawn.Process):
+        def __init__(self) -> None:
+            super().__init__()
+            started.append(self._process.pid)
+
+    monkeypatch.setattr(spawn, "Process", Counted)
+    comparison = fl.compare(methods, seeds=1, **{**FIELDS, "out": "runs/shared"})
+    assert len(started) == FIELDS["workers"]
+    assert gone(started)
+    monkeypatch.setenv("FEDLOOM_START", "fork")
+    alone = fl.compare(methods, seeds=1, **{**FIELDS, "out": "runs/alone"})
+    digests = [[result.run.summary["digest"] for result in both.results] for both in (comparison, alone)]
+    assert digests[0] == digests[1] and len(set(digests[0])) == len(methods)

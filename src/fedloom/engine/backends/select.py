@@ -9,15 +9,14 @@ workers ray                        actors of a Ray cluster (ray.py), one per cor
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 
 from fedloom.engine.backends import fork as workers
-from fedloom.engine.backends import ray as ray
+from fedloom.engine.backends import ray, spawn
 from fedloom.engine.backends.backend import Backend
 from fedloom.engine.backends.blueprint import refuse_uncarried
 from fedloom.engine.backends.fork import ForkBackend
 from fedloom.engine.backends.remote import RemoteBackend
-from fedloom.engine.backends.spawn import Processes
 from fedloom.engine.buffers import SharedBuffers
 from fedloom.engine.client.replica import Replica
 from fedloom.engine.experiment import Experiment
@@ -41,7 +40,7 @@ def running(experiment: Experiment, rows: int, spawned: bool = False) -> Iterato
         buffers, replica = SharedBuffers(experiment, max(rows, count)), Replica(experiment)
         if spawned or _fresh(recipe, count):
             devices = workers.devices(recipe.device)
-            yield buffers, stack.enter_context(RemoteBackend(replica, buffers, Processes(), count, devices))
+            yield buffers, stack.enter_context(RemoteBackend(replica, buffers, spawn.Processes(), count, devices))
         else:
             yield buffers, stack.enter_context(ForkBackend(replica, buffers, count))
 
@@ -73,9 +72,11 @@ def rehearse(experiment: Experiment) -> str | None:
         return f"workers on Ray: {runner.count}; nodes: {cluster.nodes()}"
 
 
-def session() -> AbstractContextManager[None]:
+@contextmanager
+def session() -> Iterator[None]:
     """Runs inside the block share what takes long to start."""
-    return ray.kept()
+    with ray.kept(), spawn.kept():
+        yield
 
 
 def here(experiment: Experiment) -> tuple[Experiment, str | None]:

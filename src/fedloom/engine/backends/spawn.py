@@ -13,8 +13,8 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
@@ -26,61 +26,89 @@ from fedloom.engine.backends.fork import end_with_main
 from fedloom.engine.buffers import Bytes
 
 
-class Processes:
-    """A transport to processes on this machine."""
-
-    name = "this machine"
+class Process:
+    """A worker: its pipe, and the version of the common bytes that it has."""
 
     def __init__(self) -> None:
-        self._alive = os.pipe()  # never written to: workers exit when its last writer, this process, is dead
-        self._processes: dict[int, subprocess.Popen[bytes]] = {}
-        self._pipes: dict[int, Connection] = {}
-        self._versions: dict[int, str] = {}  # by worker: the version of the common bytes that it has
-
-    def start(self, worker: int) -> None:
+        self._alive = os.pipe()  # never written to: the worker exits when its last writer, this process, is dead
         mine, theirs = socket.socketpair()
         ends = theirs.fileno(), self._alive[0]
         paths = os.pathsep.join(str(Path(path).resolve()) for path in sys.path)
-        self._processes[worker] = subprocess.Popen(
+        self._process = subprocess.Popen(
             [sys.executable, "-c", "from fedloom.engine.backends.spawn import main; main()", *map(str, ends)],
             stdin=subprocess.DEVNULL,
             env={**os.environ, "PYTHONPATH": paths},
             pass_fds=ends,
         )
         theirs.close()
-        self._pipes[worker] = Connection(mine.detach())
-        self._versions.pop(worker, None)
+        self.pipe, self.version = Connection(mine.detach()), ""
+
+    def end(self) -> None:
+        self.pipe.close()
+        self._process.kill()
+        self._process.wait()
+        for end in self._alive:
+            os.close(end)
+
+
+_idle: list[Process] = []  # between the runs of a block of `kept`
+_keepers = 0
+
+
+@contextmanager
+def kept() -> Iterator[None]:
+    """Runs inside the block use each other's processes: importing torch takes seconds."""
+    global _keepers
+    _keepers += 1
+    try:
+        yield
+    finally:
+        _keepers -= 1
+        while _idle and not _keepers:
+            _idle.pop().end()
+
+
+class Processes:
+    """A transport to processes on this machine."""
+
+    name = "this machine"
+
+    def __init__(self) -> None:
+        self._workers: dict[int, Process] = {}
+
+    def start(self, worker: int) -> None:
+        self._workers[worker] = _idle.pop() if _idle else Process()
 
     def send(
         self, worker: int, order: dict[str, Any], common: tuple[str, Bytes] | None, values: Sequence[Bytes]
     ) -> None:
-        new_bytes = None
-        if common is not None and self._versions.get(worker) != common[0]:
-            self._versions[worker], new_bytes = common
+        process, new_bytes = self._workers[worker], None
+        if common is not None and process.version != common[0]:
+            process.version, new_bytes = common
         with suppress(OSError):  # the worker is dead, which receiving will show
-            _send(self._pipes[worker], {"order": order, "common": new_bytes is not None}, [*values, *_one(new_bytes)])
+            _send(process.pipe, {"order": order, "common": new_bytes is not None}, [*values, *_one(new_bytes)])
 
     def wait(self, workers: Sequence[int], seconds: float) -> list[int]:
-        worker_of = {self._pipes[worker]: worker for worker in workers}
+        worker_of = {self._workers[worker].pipe: worker for worker in workers}
         return [worker_of[pipe] for pipe in wait(list(worker_of), seconds) if isinstance(pipe, Connection)]
 
     def receive(self, worker: int) -> Answer | None:
         try:
-            return _receive(self._pipes[worker])
+            return _receive(self._workers[worker].pipe)
         except (EOFError, OSError):
             return None
 
     def end(self, worker: int) -> None:
-        self._pipes.pop(worker).close()
-        process = self._processes.pop(worker)
-        process.kill()
-        process.wait()
+        self._workers.pop(worker).end()
 
     def close(self, waiting: Sequence[int]) -> None:
-        for worker in list(self._processes):
-            self.end(worker)
-        for end in self._alive:
-            os.close(end)
+        for worker, process in self._workers.items():
+            if worker in waiting and _keepers:
+                process.version = ""  # another run's broadcasts have the same numbers
+                _idle.append(process)
+            else:
+                process.end()
+        self._workers.clear()
 
 
 def _one(value: Bytes | None) -> list[Bytes]:
