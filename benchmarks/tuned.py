@@ -5,8 +5,8 @@
     fedloom compare cifar.yaml --methods "fedavg; scaffold" --rounds 3 --workers 1 --no-personal --name cost
     python benchmarks/tuned.py runs/A runs/B --cost runs/cost --csv benchmarks/results/tuned-cifar10.csv
 
-Studies may be tuned in parts, as long as their recipe is the same; of a method that is in several, the last counts. Seconds
-are those of a short comparison of all methods on an otherwise idle core, relative to its first method.
+Studies may be tuned in parts, as long as their recipe is the same; of a method that is in several, the last counts. A csv that
+exists is extended. Seconds are those of a short comparison of methods on an otherwise idle core, relative to its first method.
 """
 
 from __future__ import annotations
@@ -42,16 +42,19 @@ def main() -> None:
     table = pd.concat([study(folder) for folder in given.studies], ignore_index=True)
     table = table.drop(columns=["seconds_mean", "seconds_deviation", "lost_mean", "lost_deviation"], errors="ignore")
     table["label"] = table["label"].str.replace(r"\(.*", "", regex=True)
-    table = table.drop_duplicates("label", keep="last")
     if given.cost:
         cost = pd.read_csv(given.cost / "table.csv")
         seconds = cost.set_index(cost.get("label", cost["method"]).str.replace(r"\(.*", "", regex=True))["seconds_mean"]
         table["relative_seconds"] = table["label"].map(seconds / seconds.iloc[0])
+    if given.csv and given.csv.exists():
+        table = pd.concat([pd.read_csv(given.csv), table], ignore_index=True)
+    places = {label: place for place, label in enumerate(table["label"].drop_duplicates())}
+    table = table.drop_duplicates("label", keep="last").sort_values("label", key=lambda labels: labels.map(places))
     if given.csv:
         table.to_csv(given.csv, index=False, float_format="%.6g")
     print("| method | chosen | trials | global | clients | seconds | MB/round |\n|---|---|--:|--:|--:|--:|--:|")
     for _, row in table.iterrows():
-        seconds = f"{row['relative_seconds']:.1f}" if given.cost and not pd.isna(row["relative_seconds"]) else ""
+        seconds = "" if pd.isna(row.get("relative_seconds")) else f"{row['relative_seconds']:.1f}"
         cells = [f"`{row['label']}`", row["chosen"], str(row["trials"]), percent(row, "global"), percent(row, "client")]
         print("| " + " | ".join([*cells, seconds, f"{row['bytes_mean'] / 1e6:.1f}"]) + " |")
 

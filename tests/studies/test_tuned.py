@@ -73,6 +73,16 @@ def test_chosen_settings_are_run_on_fresh_seeds_and_all_training_data(tuned: Pat
         assert bold and bold == set(page["bold"]["of"]["accuracy"][name])
 
 
+def test_warnings_of_a_tuning_name_their_method() -> None:
+    texts = ("prox.mu: the best value is at the edge", "the best is within noise of the second (prox.mu=0.1)")
+    methods = (chosen("prox(mu=?)", "prox(mu=0.2)", lr=0.1).model_copy(update={"warnings": texts}),)
+    write(Path("runs/warned"), Tuned(recipe=RECIPE, metric="accuracy", seeds=(0,), methods=methods))
+    fl.compare(tuned="runs/warned", seeds=1)
+    shown = Path("runs/warned-compared/table.md").read_text()
+    assert f"Warning of the tuning: {texts[0]}" in shown
+    assert f"Warning of the tuning: prox: {texts[1]}" in shown
+
+
 def test_methods_may_be_a_part_of_the_tuned_ones_or_others_and_fields_may_be_overridden(tuned: Path) -> None:
     job = fresh(tuned, ["feddrplus", "fn @ lr=0.3", "dr + fd(beta=0.5)"], 2, {"rounds": 7, "data": {"validation": 0.1}})
     assert job.rows == ["dr + fd(beta=0.8) @ lr=0.31", "fn @ lr=0.3", "dr + fd(beta=0.5)"]

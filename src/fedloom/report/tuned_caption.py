@@ -40,7 +40,7 @@ def warnings(comparison: Comparison) -> list[str]:
         return []
     rows = [*comparison.tuning.chosen.items(), *((item.method, item) for item in comparison.tuning.diverged)]
     texts = [(comparison.label(row), text) for row, item in rows for text in item.warnings]
-    return [f"Warning of the tuning: {text if name in text else f'{name}: {text}'}" for name, text in texts]
+    return [f"Warning of the tuning: {text if text.startswith(name) else f'{name}: {text}'}" for name, text in texts]
 
 
 def _values(item: ChosenSettings) -> str:

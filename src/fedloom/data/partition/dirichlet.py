@@ -11,45 +11,33 @@ CIFAR-10, 23 % of the draws succeed at A = 0.1 and none of 4000 at A = 0.05.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from math import isfinite
 from typing import ClassVar
 
 import numpy as np
 
 from fedloom.data.partition.draws import (
     SMALLEST,
+    Concentrated,
     counts_by_shares,
     draw_until_valid,
     indices_by_class,
     matching_test_images,
 )
 from fedloom.data.partition.partition import Index, Partition, group_by_client
-from fedloom.data.partition.partitioner import Partitioner, Request, larger_values
+from fedloom.data.partition.partitioner import Request
 from fedloom.data.scheme import register
-from fedloom.errors import FedloomError
 
 
 @register
 @dataclass(frozen=True)
-class Dirichlet(Partitioner):
-    concentration: float
-
+class Dirichlet(Concentrated):
     name: ClassVar[str] = "dirichlet"
     summary: ClassVar[str] = (
         "the clients' shares of each class drawn from Dir(A), sizes capped near n/N; small A: more skew"
     )
     paper: ClassVar[str] = "Li et al. 2022"
     example: ClassVar[str] = "dirichlet:0.5"
-    divides_domains: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        if not (self.concentration > 0 and isfinite(self.concentration)):
-            raise FedloomError(f"split {self}: the concentration must be a number above 0; write {self.example}")
-
-    def milder(self) -> Iterator[Partitioner]:
-        return larger_values(self, "concentration")
 
     def partition(self, request: Request) -> Partition:
         sizes = np.bincount(request.train_y, minlength=request.classes)

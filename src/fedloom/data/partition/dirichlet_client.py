@@ -22,6 +22,7 @@ import numpy as np
 
 from fedloom.data.partition.draws import (
     SMALLEST,
+    Concentrated,
     counts_by_shares,
     draw_until_valid,
     indices_by_class,
@@ -38,8 +39,7 @@ BLOCK = 1 << 16  # number of draws at a time
 
 @register
 @dataclass(frozen=True)
-class DirichletClient(Partitioner):
-    concentration: float
+class DirichletClient(Concentrated):
     deviation: float = 0.0  # of the logarithm of the sizes; 0: equal sizes
 
     name: ClassVar[str] = "dirichlet-client"
@@ -48,11 +48,9 @@ class DirichletClient(Partitioner):
     )
     paper: ClassVar[str] = "Acar et al. 2021"
     example: ClassVar[str] = "dirichlet-client:0.3, or with lognormal sizes dirichlet-client:0.3:0.5"
-    divides_domains: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        if not (self.concentration > 0 and isfinite(self.concentration)):
-            raise FedloomError(f"split {self}: the concentration must be a number above 0; write {self.example}")
+        super().__post_init__()
         if not (self.deviation >= 0 and isfinite(self.deviation)):
             raise FedloomError(f"split {self}: the deviation of sizes must be 0 or more; write {self.example}")
 

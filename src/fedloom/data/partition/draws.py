@@ -4,19 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import islice
-from typing import TypeVar
+from math import isfinite
+from typing import ClassVar, TypeVar
 
 import numpy as np
 
 from fedloom.data.partition.partition import Index, Partition, group_by_client
-from fedloom.data.partition.partitioner import NoValidDraw, Partitioner, Request
+from fedloom.data.partition.partitioner import NoValidDraw, Partitioner, Request, larger_values
 from fedloom.errors import FedloomError
 
 SMALLEST = 10  # training samples of a client
 ADVICE_TRIES = 25  # a proposal must work within this number of draws
 T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Concentrated(Partitioner):
+    """Shares from a Dirichlet distribution: the smaller its concentration, the more skew."""
+
+    concentration: float
+
+    divides_domains: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if not (self.concentration > 0 and isfinite(self.concentration)):
+            raise FedloomError(f"split {self}: the concentration must be a number above 0; write {self.example}")
+
+    def milder(self) -> Iterator[Partitioner]:
+        return larger_values(self, "concentration")
 
 
 def draw_until_valid(
@@ -32,7 +49,7 @@ def draw_until_valid(
         raise FedloomError(
             request.message(
                 partitioner,
-                f"each client gets at least {SMALLEST} dataset, and {count} training samples are too few "
+                f"each client gets at least {SMALLEST}, and {count} training samples are too few "
                 f"for {request.clients} clients; use at most {count // SMALLEST} clients",
             )
         )

@@ -6,40 +6,27 @@ most S classes: see uneven.py.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from math import isfinite
 from typing import ClassVar
 
 import numpy as np
 
-from fedloom.data.partition.draws import SMALLEST, counts_by_shares, draw_until_valid
+from fedloom.data.partition.draws import SMALLEST, Concentrated, counts_by_shares, draw_until_valid
 from fedloom.data.partition.iid import Iid
 from fedloom.data.partition.partition import Partition, offsets_of
-from fedloom.data.partition.partitioner import Partitioner, Request, larger_values, sum_rule
+from fedloom.data.partition.partitioner import Partitioner, Request, sum_rule
 from fedloom.data.scheme import register
-from fedloom.errors import FedloomError
 
 
 @register
 @dataclass(frozen=True)
-class Quantity(Partitioner):
-    concentration: float
-
+class Quantity(Concentrated):
     name: ClassVar[str] = "quantity"
     summary: ClassVar[str] = (
         "a random permutation cut by shares drawn from Dir(B); shards:S+quantity:B cuts each class by shares"
     )
     paper: ClassVar[str] = "Li et al. 2022"
     example: ClassVar[str] = "quantity:0.5"
-    divides_domains: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        if not (self.concentration > 0 and isfinite(self.concentration)):
-            raise FedloomError(f"split {self}: the concentration must be a number above 0; write {self.example}")
-
-    def milder(self) -> Iterator[Partitioner]:
-        return larger_values(self, "concentration")
 
     def partition(self, request: Request) -> Partition:
         shares = draw_until_valid(self, request, "quantity", 2000, lambda draw: self._attempt(draw, request))

@@ -20,17 +20,31 @@ from fedloom.rng import seeded
 
 
 @dataclass(frozen=True)
-class Refine(CohortTask):
+class QueryTask(CohortTask):
+    """One client's part of a query."""
+
+    remote: ClassVar[bool] = True
+    part: str
+    query: str
+
+    @property
+    def query_scope(self) -> str:
+        return f"{self.part}.{self.query}"
+
+    def answer(self, client: Client, buffers: SharedBuffers) -> None:
+        part = client.replica.experiment.program.method.named(self.part)
+        part.answer(self.query, scoped(buffers.message, self.query_scope), client.contexts[self.part])
+
+
+@dataclass(frozen=True)
+class Refine(QueryTask):
     """A query that trains: the client continues from the weights that it uploaded, and its upload is replaced.
 
     The other parts' `after_training` is then called again, for the new upload.
     """
 
     kind: ClassVar[str] = "refine"
-    remote: ClassVar[bool] = True
     reports: ClassVar[dict[str, Number]] = {"loss": "loss", "steps": "count"}
-    part: str
-    query: str
 
     @property
     def inputs(self) -> tuple[Input, ...]:
@@ -39,10 +53,6 @@ class Refine(CohortTask):
     @property
     def outputs(self) -> tuple[Output, ...]:
         return ("upload", "state")
-
-    @property
-    def query_scope(self) -> str:
-        return f"{self.part}.{self.query}"
 
     def starting_state(self, method: Method, layout: TensorLayout, before: Tensor, after: Tensor) -> Tensor:
         return state_to_refine(method, layout, self.part, before, after)
@@ -57,9 +67,8 @@ class Refine(CohortTask):
         replica.receive(uploaded, views.state, self.round)
         clock.received()
         with seeded(replica.recipe.seed, purposes.FORWARD_REFINING, self.round, self.client):
+            self.answer(client, buffers)
             program = replica.experiment.program
-            message = scoped(buffers.message, self.query_scope)
-            program.method.named(self.part).answer(self.query, message, client.contexts[self.part])
             others = finishing_again(program.method, self.part)
             for other in others:
                 for name, first in scoped(program.messages.uploads, other.name).items():
@@ -71,13 +80,10 @@ class Refine(CohortTask):
 
 
 @dataclass(frozen=True)
-class Ask(CohortTask):
+class Ask(QueryTask):
     """A query that trains nothing: the client fills its reply."""
 
     kind: ClassVar[str] = "ask"
-    remote: ClassVar[bool] = True
-    part: str
-    query: str
 
     @property
     def inputs(self) -> tuple[Input, ...]:
@@ -87,10 +93,6 @@ class Ask(CohortTask):
     def outputs(self) -> tuple[Output, ...]:
         return ("reply",)
 
-    @property
-    def query_scope(self) -> str:
-        return f"{self.part}.{self.query}"
-
     def perform(self, replica: Replica, buffers: SharedBuffers, worker: int) -> Report:
         clock, views = TaskClock(), buffers.views(self.row)
         replica.receive(views.down, views.state, self.round)
@@ -98,23 +100,19 @@ class Ask(CohortTask):
         own = {f"{self.part}.{name}": tensor for name, tensor in scoped(views.reply, self.query_scope).items()}
         client = Client(replica, self.client, self.round, replace(views, reply=own), purpose=purposes.ASKING)
         with seeded(replica.recipe.seed, purposes.forward_asking(self.part), self.round, self.client):
-            part = replica.experiment.program.method.named(self.part)
-            part.answer(self.query, scoped(buffers.message, self.query_scope), client.contexts[self.part])
+            self.answer(client, buffers)
         clock.worked()
         return clock.report()
 
 
 @dataclass(frozen=True)
-class Deliver(CohortTask):
+class Deliver(QueryTask):
     """A message to one client of the cohort, which changes its own state and personal regions, and nothing else.
 
     The client sees the weights that were broadcast in this round, with its personal regions as training left them.
     """
 
     kind: ClassVar[str] = "deliver"
-    remote: ClassVar[bool] = True
-    part: str
-    query: str
 
     @property
     def inputs(self) -> tuple[Input, ...]:
@@ -124,18 +122,13 @@ class Deliver(CohortTask):
     def outputs(self) -> tuple[Output, ...]:
         return ("state",)
 
-    @property
-    def query_scope(self) -> str:
-        return f"{self.part}.{self.query}"
-
     def perform(self, replica: Replica, buffers: SharedBuffers, worker: int) -> Report:
         clock, views = TaskClock(), buffers.views(self.row)
         replica.receive(views.down, views.state, self.round)
         clock.received()
         client = Client(replica, self.client, self.round, views, purpose=purposes.DELIVERING)
         with seeded(replica.recipe.seed, purposes.FORWARD_DELIVERING, self.part, self.round, self.client):
-            part = replica.experiment.program.method.named(self.part)
-            part.answer(self.query, scoped(buffers.message, self.query_scope), client.contexts[self.part])
+            self.answer(client, buffers)
         clock.worked()
         replica.keep(views.state)
         return clock.report()
