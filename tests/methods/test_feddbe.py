@@ -24,7 +24,7 @@ class Dbe:
 
     def __call__(self, w: Weights, x: Tensor, y: Tensor) -> Tensor:
         f = features(w, x)
-        logits = (f + w[SHIFT]) @ w["head.weight"].T + w["head.bias"]
+        logits = (f + w.get(SHIFT, torch.zeros(64))) @ w["head.weight"].T + w["head.bias"]
         m = (1 - self.mu) * self.running + self.mu * f.mean(0)
         self.running = m.detach()
         term = 0.0 if self.common is None else 0.5 * (m - self.common).square().mean()
@@ -32,11 +32,12 @@ class Dbe:
 
 
 def common_mean(p: Problem, mu: float) -> Tensor:
-    total, count = torch.zeros(64, dtype=torch.float64), 0
+    """After a round's plain training of every client, without shifts."""
+    total, count, plain = torch.zeros(64, dtype=torch.float64), 0, {name: p.initial[name] for name in ORDER}
     for k, (_, y) in enumerate(p.data):
         loss: Loss = Dbe(0.0, mu, None)
         draws = torch_generator(p.recipe["seed"], "aside", "feddbe", 1, k)
-        p.local(p.initial, 1, k, loss, batches=p.batches(k, p.recipe["epochs"], draws))
+        p.local(plain, 1, k, loss, batches=p.batches(k, p.recipe["epochs"], draws))
         total, count = total + len(y) * loss.running, count + len(y)  # type: ignore[attr-defined]
     return total / count
 

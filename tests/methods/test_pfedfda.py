@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from reference import BODY, HEAD, Problem, Weights, cross_entropy, features, mean
+from reference import BODY, HEAD, Problem, Weights, cross_entropy, features, mean, read
 from reference_personal import own_tests, share_right
 from scipy.optimize import minimize
 from tiny import BODY_BYTES, HEAD_BYTES, checkpoint, distance, gap, problem, train
@@ -106,10 +106,13 @@ def test_gaussians_are_mixed_averaged_and_make_the_heads(beta: float | None, bat
         accuracies.append(share_right(features(w, x) @ head["head.weight"].T + head["head.bias"], y))
     assert run.clients[-1]["personal_accuracy"] == pytest.approx(accuracies, abs=0.03 if beta is None else 1e-9)
     statistics = 4 * (10 * 64 + 64 * 64)
-    each = {(line["bytes_down"] / 2, line["bytes_up"] / 2) for line in run.rounds}
-    assert each == {
-        (BODY_BYTES + statistics + HEAD_BYTES, BODY_BYTES + statistics)
-    }  # the global head goes down as well
+    both = BODY_BYTES + statistics
+    each = [(line["bytes_down"] / 2, line["bytes_up"] / 2) for line in run.rounds]
+    assert each == [(both, both), (both + HEAD_BYTES, both)]  # after the first round the global head goes down as well
+    initial = read(run.path / "initial.safetensors")
+    drawn = torch.rand(10, 64, generator=torch_generator(0, "pfedfda")).double()
+    torch.testing.assert_close(initial["head.weight"], drawn, rtol=0, atol=1e-6)
+    torch.testing.assert_close(initial["head.bias"], -0.5 * drawn.square().sum(1) - np.log(10), rtol=0, atol=1e-5)
     assert not list((run.path / "checkpoints" / "clients").iterdir())  # clients keep nothing
     if beta is not None:
         for name in HEAD:  # an inverse enlarges the rounding of the Gaussians to float32

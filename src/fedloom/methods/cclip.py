@@ -30,6 +30,7 @@ class CClip(Part):
     search_ranges: ClassVar[Mapping[str, Range]] = {
         "radius": Span(0.1, 10.0, log=True, source="a decade around the default of 1"),
     }
+    unweighted: ClassVar[bool] = True
     bounds: ClassVar[bool] = True
     radius: Positive = 1.0
     """largest distance of an update from the last aggregate"""

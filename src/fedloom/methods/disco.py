@@ -6,7 +6,7 @@
 n_i / n_S is the recipe's share: by samples, or equal with uniform weighting. The target is uniform even if all data together
 are not balanced, as in the authors' code. Where all p_i are zero, which crashes that code, the recipe's shares are used; where
 all d_i are zero, nothing is subtracted. The weights apply to whatever is averaged: `disco + scaffold`, `disco + fedavgm`,
-running statistics. Rules without weights (median, krum) are not affected.
+running statistics. Rules without weights (median, krum) are refused beside it.
 
 The server learns one number d_i of each client, not its class counts; reported values are limited to [0, log C]. a = b = 0 is
 FedAvg, a very large b equal weights. Defaults a = 0.5, b = 0.1 (authors' code).

@@ -2,8 +2,8 @@
 
     m <- beta1 m + (1 - beta1) D,   v <- v + D^2,   w <- w_g + lr m / (sqrt(v) + tau)
 
-See common/adaptive.py for D, the initial values and what is not adapted. Steps shorten with the rounds. Defaults: beta1 = 0, as
-in the paper; lr = 0.1 and tau = 0.01, those of Google's code for CIFAR-100.
+D = aggregate - w_g, m starts at 0 and v at tau^2: common/adaptive.py has the details. Steps shorten with the rounds. Defaults:
+beta1 = 0, as in the paper; lr = 0.1 and tau = 0.01, those of Google's code for CIFAR-100.
 """
 
 from __future__ import annotations

@@ -2,9 +2,10 @@
 
     m <- beta1 m + (1 - beta1) D,   v <- beta2 v + (1 - beta2) D^2,   w <- w_g + lr m / (sqrt(v) + tau)
 
-See common/adaptive.py for D, the initial values and what is not adapted. Defaults: beta1 = 0.9, beta2 = 0.99, as in the paper;
-lr = 0.01 and tau = 0.001, the values for CIFAR-10 in Flower's reproduction (with a client rate of 0.03); for CIFAR-100 Google's
-code uses lr = 1 and tau = 0.1. With a large tau it is FedAvgM: v no longer matters.
+D = aggregate - w_g, m starts at 0 and v at tau^2, and no bias is corrected: common/adaptive.py has the details. Defaults: beta1
+= 0.9, beta2 = 0.99, as in the paper; lr = 0.01 and tau = 0.001, the values for CIFAR-10 in Flower's reproduction (with a client
+rate of 0.03); for CIFAR-100 Google's code uses lr = 1 and tau = 0.1. With a tau far above all updates their size no longer
+matters: round t steps by m lr / (tau (1 + beta2^(t/2))), since v falls from tau^2.
 """
 
 from __future__ import annotations

@@ -45,6 +45,7 @@ class FedALA(Part):
 
     paper = "Zhang et al. 2023, FedALA"
     work = "a pass over a share of the data before training, and up to 100 epochs of the head the first time"
+    moves_start: ClassVar[bool] = True
     search_ranges: ClassVar[Mapping[str, Range]] = {
         "rate": Span(0.1, 10.0, log=True, source="ours, around the code's 1"),
     }

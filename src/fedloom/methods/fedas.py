@@ -54,6 +54,7 @@ class FedAS(Part):
 
     paper = "Yang et al. 2024, FedAS"
     work = "two passes over the data with gradients, beside training"
+    moves_start: ClassVar[bool] = True
     search_ranges: ClassVar[Mapping[str, Range]] = {
         "rate": Span(0.001, 0.1, log=True, source="ours, around the code's 0.01"),
     }
@@ -106,8 +107,11 @@ class FedAS(Part):
                 information += gradient.square().sum().cpu()
         client.upload["information"] = information
 
+    def defines(self, hook: str) -> bool:
+        return super().defines(hook) and (hook != "weigh_uploads" or self.weigh)
+
     def weigh_uploads(self, shares: Sequence[float], server: ServerContext) -> Sequence[float]:
-        return [float(information) for information in server.extras("information")] if self.weigh else shares
+        return [float(information) for information in server.extras("information")]
 
     def personalize(self, client: ClientContext) -> None:
         if bool(client.state["begun"]):

@@ -8,8 +8,8 @@ term pulls the mean of the shared features to a common one, so that the averaged
 m starts a round at 0 and only its newest term has a gradient; with mu = 1 it is the mean of the batch. b_i starts at 0, is
 trained with the body by the same optimizer and never sent; it is a tensor of the net, `head.shift`, so any head will do. m_g is
 fixed for the whole run. Before the first round all clients train a round's local work from the initial weights, with the
-method's loss alone; what they learn is discarded, and m_g = sum_i n_i m_i / n with m_i their m at its end. That costs a pass of
-all clients, whatever the cohort, and counts in the traffic of round 1.
+method's loss alone and b_i = 0; what they learn is discarded, and m_g = sum_i n_i m_i / n with m_i their m at its end. That
+costs a pass of all clients, whatever the cohort, and counts in the traffic of round 1.
 
 The global model answers without b_i, a client's own model with it; a client that never took part has b_i = 0.
 
@@ -88,7 +88,7 @@ class FedDBE(Part):
             mean.mul_(1 - self.mu).add_(batch.features.detach().float().mean(0), alpha=self.mu)
             return own.loss(batch)
 
-        client.train(TrainSpec((client.work,), at=client.storage.clone(), loss=loss))
+        client.train(TrainSpec((client.work,), at=client.storage.clone(), loss=loss, without=("head.shift",)))
         client.reply["sum"], client.reply["count"] = client.samples * mean, torch.tensor([float(client.samples)])
 
     def regularizer(self, batch: Batch, client: ClientContext) -> Tensor:

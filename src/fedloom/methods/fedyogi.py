@@ -2,9 +2,9 @@
 
     m <- beta1 m + (1 - beta1) D,   v <- v - (1 - beta2) D^2 sign(v - D^2),   w <- w_g + lr m / (sqrt(v) + tau)
 
-v falls slowly where updates become small, so steps do not grow at once. See common/adaptive.py for D, the initial values and
-what is not adapted. Defaults as fedadam's: beta1 = 0.9, beta2 = 0.99 (the paper), lr = 0.01, tau = 0.001 (Flower's reproduction
-on CIFAR-10).
+v falls slowly where updates become small, so steps do not grow at once. D = aggregate - w_g, m starts at 0 and v at tau^2, and
+no bias is corrected: common/adaptive.py has the details. Defaults as fedadam's: beta1 = 0.9, beta2 = 0.99 (the paper), lr =
+0.01, tau = 0.001 (Flower's reproduction on CIFAR-10).
 """
 
 from __future__ import annotations

@@ -33,6 +33,7 @@ class Krum(Part):
     """The upload that is nearest to most others, or the mean of the nearest few."""
 
     paper = "Blanchard et al. 2017, Krum"
+    unweighted: ClassVar[bool] = True
     bounds: ClassVar[bool] = True
     variants: ClassVar[frozenset[str]] = frozenset({"keep"})
     malicious: Annotated[int, Field(ge=0)] = 1

@@ -16,7 +16,7 @@ samples of each class in turn. The minimum comes from L-BFGS-B from (0.5, 0.5), 
 
 A client's own model has the served body and the mixed head, solved anew from its training samples, also where it never took
 part; clients keep nothing. The global model has the head of the global Gaussians with equal frequencies; it is sent with
-the body. mu starts uniform in [0, 1), Sigma as I.
+the body. mu starts uniform in [0, 1), Sigma as I, so the initial head's weight is mu.
 
 Departures: features are those of the trained body, in evaluation mode; the code collects them during training, while the body
 changes. Sigma is the scatter around class means over n - 1 plus 1e-4 I; the code adds 1e-4 to every entry and then I, which
@@ -82,14 +82,17 @@ class PFedFDA(Part):
                 f"the discriminant is a linear head with a bias, and this head is a {type(net.head).__name__} "
                 f"{'without one' if isinstance(net.head, nn.Linear) else ''}; choose a model with such a head"
             )
+        common = _initial(task, net.dim)
+        for parameter, value in zip((net.head.weight, net.head.bias), common.head(_equal(task)), strict=True):
+            parameter.data.copy_(value)
         return net
 
     def regions(self, regions: Regions) -> Regions:
         return regions.freeze("head")
 
     def server_state(self, weights: Tensor, task: TaskInfo) -> Tensors:
-        generator = torch_generator(task.seed, "pfedfda")
-        return {"means": torch.rand(task.classes, task.dim, generator=generator), "covariance": torch.eye(task.dim)}
+        common = _initial(task, task.dim)
+        return {"means": common.means.float(), "covariance": common.covariance.float()}
 
     def broadcast(self, state: Mapping[str, Tensor]) -> Tensors:
         return dict(state)
@@ -138,9 +141,18 @@ class PFedFDA(Part):
 
     def _set_global_head(self, server: ServerContext) -> None:
         common = Gaussians(server.state["means"].double(), server.state["covariance"].double())
-        equal = torch.full((server.task.classes,), 1 / server.task.classes, dtype=torch.float64)
-        for name, value in zip(self.final_tensors(), common.head(equal), strict=True):
+        for name, value in zip(self.final_tensors(), common.head(_equal(server.task)), strict=True):
             server.set_frozen(name, value)
+
+
+def _initial(task: TaskInfo, dim: int) -> Gaussians:
+    generator = torch_generator(task.seed, "pfedfda")
+    means = torch.rand(task.classes, dim, generator=generator)
+    return Gaussians(means.double(), torch.eye(dim, dtype=torch.float64))
+
+
+def _equal(task: TaskInfo) -> Tensor:
+    return torch.full((task.classes,), 1 / task.classes, dtype=torch.float64)
 
 
 def shrunk(covariance: Tensor) -> Tensor:

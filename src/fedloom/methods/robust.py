@@ -6,7 +6,8 @@
 
 Median and trimmed mean do not weight clients by their samples: a weight is one more number that a malicious client
 can choose. Only trained weights are aggregated like this; running statistics of normalizers are averaged, so against
-malicious clients use a net without them, or `bn: batch` or `bn: local`. Outlying uploads are not dropped before
+malicious clients use a net without them, or `bn: batch` or `bn: local`. What other parts let clients send beside weights
+(controls, prototypes, Gaussians) does not go through these rules either. Outlying uploads are not dropped before
 aggregation (`deploy.max_distance`), since these rules bound their effect.
 """
 
@@ -29,6 +30,7 @@ class Median(Part):
     """Coordinate-wise median of the uploads."""
 
     paper = "Yin et al. 2018"
+    unweighted: ClassVar[bool] = True
     bounds: ClassVar[bool] = True
 
     def aggregate(self, server: ServerContext) -> Tensor:
@@ -39,6 +41,7 @@ class Trimmed(Part):
     """Coordinate-wise mean without the largest and smallest values."""
 
     paper = "Yin et al. 2018"
+    unweighted: ClassVar[bool] = True
     bounds: ClassVar[bool] = True
     share: Annotated[float, Field(ge=0, lt=0.5)] = 0.1
     """share of the values that is cut at each end"""

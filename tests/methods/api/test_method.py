@@ -210,6 +210,26 @@ def test_the_run_folder_keeps_the_full_spelling() -> None:
         ("dr + grammarobjective", "method: dr and grammarobjective both decide what the local loss is; keep one"),
         ("grammarserved + exp", "method: grammarserved and exp both decide which weights are served; keep one"),
         ("fn + dr", "method: fn and dr both replace the head; keep one"),
+        ("apfl + ditto", "method: apfl and ditto both decide what a client's own model is; keep one"),
+        ("fedproto + ditto", "method: fedproto and ditto both decide what a client's own model is; keep one"),
+        (
+            "disco + krum",
+            "method: disco decides how much each upload counts, and krum counts all alike; keep one",
+        ),
+        (
+            "cclip + fedas",
+            "method: fedas decides how much each upload counts, and cclip counts all alike; keep one",
+        ),
+        (
+            "fedala + scaffold",
+            "method: scaffold computes a client's gradient from its movement, learning rate and number of steps, and "
+            "fedala moves the weights before the first step; keep one",
+        ),
+        (
+            "nova + fedas",
+            "method: nova measures a client's movement in steps of equal length, and fedas moves the weights before the "
+            "first step; keep one",
+        ),
         ("grammarnorm + grammarnormtoo", "method: grammarnorm and grammarnormtoo both replace the norm; keep one"),
         (
             "grammarcombine + grammaralone",

@@ -117,6 +117,7 @@ class Client(LocalLoop[LocalBatch]):
     def begin(self, phase: Phase, spec: TrainSpec, caller: ClientContext | None) -> Trained:
         replica, layout, schedule = self.replica, self.replica.layout, spec.schedule
         names = layout.trainable(*phase.regions) if spec.names is None else list(spec.names)
+        names = [name for name in names if name not in spec.without]
         if self.client is None:  # the server has no personal regions
             names = [name for name in names if layout.regions.status[name] == "shared"]
         slices = replica.weights.train_only(names)

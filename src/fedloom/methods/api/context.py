@@ -139,6 +139,7 @@ class TrainSpec:
     objective: Objective = "method"
     corrected: bool = True  # whether the method's corrections and its `gradient` apply
     names: tuple[str, ...] | None = None  # parameters to train, instead of regions
+    without: tuple[str, ...] = ()  # parameters that stay as they are
 
     @property
     def plain(self) -> bool:

@@ -90,7 +90,7 @@ HOOKS: dict[str, Hook] = {
     ),
     "log": Hook("report", "in order"),
     "summary": Hook("report", "in order"),
-    "personalize": Hook("personal model", "in order"),
+    "personalize": Hook("personal model", "exclusive", decides="what a client's own model is"),
     "own_logits": Hook("personal model", "exclusive", decides="how a client reads its own logits"),
 }
 

@@ -95,6 +95,10 @@ class Part(BaseModel):
     # What the part infers from plain SGD, whose buffers start at zero in every round: a verb phrase that continues its name
     # in the refusal of other optimizers. Empty: it works with any optimizer.
     plain_sgd: ClassVar[str] = ""
+    # True: `before_training` moves shared weights, so that a client's movement in a round is more than its steps.
+    moves_start: ClassVar[bool] = False
+    # True: `aggregate` counts all uploads alike, whatever their weights.
+    unweighted: ClassVar[bool] = False
     # True: `aggregate` limits the effect of any one upload, so outliers are not dropped before it.
     bounds: ClassVar[bool] = False
     # Where `fedloom tune` searches hyper-parameters unless it is given ranges: by name, each with its source.
@@ -349,10 +353,27 @@ class Method:
             raise FedloomError(
                 f"method: {idle[0]} acts on what clients share, and with {alone[0]} they share nothing; keep one"
             )
+        self._check_movements()
         for strict in self.parts:
             for part in self.parts:
                 if part is not strict and strict.allows and (hooked := _forbidden(strict.allows, part)):
                     raise FedloomError(f"method: {part.name} {does(hooked)}, {strict.allows.otherwise}; keep one")
+
+    def _check_movements(self) -> None:
+        """Refuse parts that read more from a client's movement, or from its weight, than another part leaves in it."""
+        reading = [part for part in self.parts if part.plain_sgd]
+        moving = [part for part in self.parts if part.moves_start]
+        if reading and moving:
+            raise FedloomError(
+                f"method: {reading[0].name} {reading[0].plain_sgd}, and {moving[0].name} moves the weights before the first "
+                f"step; keep one"
+            )
+        weighing, alike = self.hooked("weigh_uploads"), [part for part in self.parts if part.unweighted]
+        if weighing and alike:
+            raise FedloomError(
+                f"method: {weighing[0].name} decides how much each upload counts, and {alike[0].name} counts all alike; "
+                f"keep one"
+            )
 
     def hooked(self, name: str) -> list[Part]:
         """The parts that override a hook, in the order of the sum."""

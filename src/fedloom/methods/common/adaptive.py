@@ -7,7 +7,8 @@ m starts at 0 and v at tau^2, the smallest value that the paper allows; there is
 optimizers, which correct the bias and start v at 0; several ports start v at 0.) `lr` is the server's; it does not follow the
 recipe's schedule. The step is taken from the aggregate of any other part. m and v cover the shared weights; statistics of
 normalizers are averaged. In the first round a weight moves by at most about lr (1 - beta1) / sqrt(1 - beta2), whatever the
-length of D: with the defaults of fedadam and fedyogi, lr. So tau decides how far weights with small updates move.
+length of D: with the defaults of fedadam and fedyogi, lr. So tau decides how far weights with small updates move. With a tau
+far above all updates, v of fedyogi and fedadagrad stays at tau^2, and lr = 2 tau with beta1 = 0 is FedAvg.
 """
 
 from __future__ import annotations
