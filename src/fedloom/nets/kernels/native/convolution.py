@@ -29,7 +29,7 @@ class Result(NamedTuple):
 class Gradients(NamedTuple):
     of_x: Tensor | None  # (B, C, H, W)
     of_weight: Tensor | None  # (out, high, wide, in)
-    of_bias: Tensor
+    of_bias: Tensor | None
 
 
 class Way(Protocol):
@@ -40,7 +40,7 @@ class Way(Protocol):
     ) -> Result: ...
 
     def backward(
-        self, x: Tensor, weight: Tensor, g: Tensor, kept: Result, padding: Pair, needed: tuple[bool, bool], /
+        self, x: Tensor, weight: Tensor, g: Tensor, kept: Result, padding: Pair, needed: tuple[bool, bool, bool], /
     ) -> Gradients: ...
 
 
@@ -79,7 +79,7 @@ class _Convolution(torch.autograd.Function):
                 return directly(x, weight, bias, ctx.padding, ctx.pooled)
 
             return (*differentiably(again, (x, weight, bias), needed, gradients[0]), None, None, None)
-        made = ctx.way.backward(x, _stored(weight), last(gradients[0]), ctx.kept, ctx.padding, needed[:2])
+        made = ctx.way.backward(x, _stored(weight), last(gradients[0]), ctx.kept, ctx.padding, needed)
         of_weight = None if made.of_weight is None else made.of_weight.permute(0, 3, 1, 2)
         return made.of_x, of_weight, made.of_bias if needed[2] else None, None, None, None
 

@@ -48,7 +48,9 @@ def forward(x: Tensor, weight: Tensor, bias: Tensor | None, padding: Pair, poole
     return Result(y, which, seen)
 
 
-def backward(x: Tensor, weight: Tensor, g: Tensor, kept: Result, padding: Pair, needed: tuple[bool, bool]) -> Gradients:
+def backward(
+    x: Tensor, weight: Tensor, g: Tensor, kept: Result, padding: Pair, needed: tuple[bool, bool, bool]
+) -> Gradients:
     taps, out = (weight.shape[1], weight.shape[2]), len(weight)
     tables = _tables((x.shape[2], x.shape[3]), taps, padding, x.dtype)
     _, shape, _ = _shapes(tuple(x.shape), out, taps, padding)

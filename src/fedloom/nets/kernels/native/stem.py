@@ -36,7 +36,9 @@ def forward(x: Tensor, weight: Tensor, bias: Tensor | None, padding: Pair, poole
     return Result(y, which)
 
 
-def backward(x: Tensor, weight: Tensor, g: Tensor, kept: Result, padding: Pair, needed: tuple[bool, bool]) -> Gradients:
+def backward(
+    x: Tensor, weight: Tensor, g: Tensor, kept: Result, padding: Pair, needed: tuple[bool, bool, bool]
+) -> Gradients:
     assert not needed[0]
     pooled = kept.which is not None
     _, numbers = shapes(tuple(x.shape), len(weight), (weight.shape[1], weight.shape[2]), padding, pooled)
