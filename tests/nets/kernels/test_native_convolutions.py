@@ -19,6 +19,7 @@ from fedloom.nets.kernels.native.convolution import directly
 from fedloom.nets.kernels.native.convolve import convolve
 from fedloom.nets.kernels.native.library import native_reason
 from fedloom.nets.kernels.native.pool import pool_relu
+from fedloom.nets.kernels.products import use_products
 from fedloom.nets.kernels.use import use_native
 from fedloom.nets.stages import with_stages
 
@@ -221,6 +222,18 @@ def test_a_net_computes_convolution_pooling_and_relu_together(nets: tuple[nn.Mod
     assert "_ConvolutionBackward" in operations(ours)
     assert not any("MaxPool" in name or "Relu" in name for name in operations(ours))
     torch.testing.assert_close(ours, theirs)
+
+
+def test_what_follows_a_convolution_may_work_in_place() -> None:
+    torch.manual_seed(0)
+    plain = nn.Sequential(nn.Conv2d(16, 16, 3, padding=1), nn.ReLU(inplace=True))
+    use_products(plain)
+    native = copy.deepcopy(plain)
+    use_native(native)
+    x = torch.rand(20, 16, 8, 8)
+    ours, theirs = (results(net, [x.clone().requires_grad_()]) for net in (native, plain))
+    for one, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
 
 
 def test_hooks_see_what_passes_between_modules(nets: tuple[nn.Module, nn.Module]) -> None:

@@ -20,6 +20,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from fedloom.nets.kernels.native.applies import maps
 from fedloom.nets.kernels.native.convolution import Gradients, Pair, Result
 from fedloom.nets.kernels.native.library import Numbers, run
 
@@ -42,7 +43,7 @@ def pays(images: tuple[int, ...], padding: Pair) -> bool:
 class Plan(NamedTuple):
     """For one shape of convolution."""
 
-    size: tuple[int, int, int, int]  # of the result, channels last
+    size: Pair  # of the result
     shape: Numbers  # what the kernels take
     forward: int  # the way of each pass
     input: int
@@ -63,7 +64,7 @@ def planned(images: tuple[int, ...], out: int, padding: Pair, pooled: bool) -> P
         return FOUR if exact and 36 * _tiles(size, 4) < 16 * _tiles(size, 2) else TWO
 
     ways = way(made, inputs >= FORWARD), way((high, wide), out >= INPUT), way(made, batch * made[0] * made[1] >= WEIGHT)
-    return Plan((batch, *size, out), (ctypes.c_int64 * len(numbers))(*numbers), *ways)
+    return Plan(size, (ctypes.c_int64 * len(numbers))(*numbers), *ways)
 
 
 def _is_whole(size: Pair, padding: Pair) -> bool:
@@ -76,7 +77,7 @@ def _tiles(size: Pair, side: int) -> int:
 
 def forward(x: Tensor, weight: Tensor, bias: Tensor | None, padding: Pair, pooled: bool, trained: bool) -> Result:
     plan = planned(tuple(x.shape), len(weight), padding, pooled)
-    y = x.new_empty(plan.size)
+    y = maps(x, len(weight), plan.size)
     which = torch.empty_like(y) if pooled and trained else None
     run("winograd_forward", "ppppppnn", (x, weight, bias, y, which), plan.shape, pooled, plan.forward)
     return Result(y, which)
