@@ -19,6 +19,7 @@ from fedloom.nets.kernels.native.convolution import directly
 from fedloom.nets.kernels.native.convolve import convolve
 from fedloom.nets.kernels.native.library import native_reason
 from fedloom.nets.kernels.native.pool import pool_relu
+from fedloom.nets.kernels.products import use_products
 from fedloom.nets.kernels.use import use_native
 from fedloom.nets.stages import with_stages
 
@@ -35,6 +36,10 @@ TILED: dict[str, tuple[int, tuple[int, int, int], tuple[int, int], tuple[int, in
     "a border on one side": (2, (7, 40, 3), (0, 1), (5, 3)),
     "a wide border": (1, (6, 5, 3), (2, 2), (3, 4)),
     "several blocks of tiles": (7, (9, 10, 3), (1, 1), (15, 14)),
+    "large tiles": (2, (260, 131, 3), (1, 1), (7, 8)),
+    "large tiles without a border": (2, (130, 257, 3), (0, 1), (6, 9)),
+    "large tiles of many pixels": (13, (17, 20, 3), (1, 1), (16, 18)),
+    "maps of 2x2 pixels": (3, (20, 70, 3), (1, 1), (2, 2)),
 }
 STEMS: dict[str, tuple[int, tuple[int, int, int], tuple[int, int], tuple[int, int]]] = {
     "grey": (3, (1, 32, 3), (1, 1), (8, 7)),
@@ -138,6 +143,7 @@ def test_what_is_not_a_number_is_not_lost_in_pooling() -> None:
 
 
 SINGLE = [(10, 32, 64, 3, 14, 1), (10, 64, 128, 3, 7, 1), (50, 64, 64, 3, 8, 1), (10, 1, 32, 3, 28, 1)]
+SINGLE += [(13, 256, 128, 3, 16, 1), (50, 256, 256, 3, 4, 1), (50, 256, 256, 3, 2, 1)]
 
 
 @pytest.mark.parametrize("shape", [*SINGLE, (16, 64, 64, 5, 14, 0)])
@@ -169,12 +175,26 @@ def test_shapes_alone_choose() -> None:
     assert chosen(10, 1, 32, 3, 28) == chosen(50, 3, 64, 5, 32, 0) == "stem"
     assert chosen(2, 32, 64, 3, 4) == ""  # few tiles
     assert chosen(10, 8, 64, 3, 14) == ""  # few channels
-    assert chosen(50, 256, 256, 3, 8) == ""  # spectra are faster
-    assert chosen(10, 256, 256, 3, 8) == "winograd"  # but not with few images
+    assert chosen(50, 256, 256, 3, 8) == chosen(16, 64, 64, 3, 2) == "winograd"
     assert chosen(10, 32, 64, 5, 14, 2) == chosen(50, 64, 64, 5, 14, 0) == "spectral"
     assert chosen(1, 32, 64, 5, 14, 0) == ""  # transforms of kernels serve one image
     assert chosen(10, 32, 64, 3, 14, stride=(2, 2)) == ""
     assert chosen(10, 3, 64, 3, 2, 0) == ""  # no convolution at all
+
+
+def test_large_tiles_are_used_where_they_are_as_exact_as_torch() -> None:
+    def ways(*shape: int) -> tuple[int, int, int]:
+        batch, inputs, out, size = shape
+        plan = winograd.planned((batch, inputs, size, size), out, (1, 1), False)
+        return plan.forward, plan.input, plan.weight
+
+    two, four, whole = winograd.TWO, winograd.FOUR, winograd.WHOLE
+    assert ways(50, 64, 64, 32) == (two, two, four)  # few channels
+    assert ways(50, 128, 128, 16) == (two, four, four)
+    assert ways(50, 256, 256, 8) == (four, four, four)
+    assert ways(50, 512, 512, 4) == (four, four, two)  # few pixels
+    assert ways(50, 512, 512, 2) == (whole, whole, whole)
+    assert ways(50, 512, 512, 6) == (two, two, two)  # as many multiplications
 
 
 @pytest.fixture
@@ -202,6 +222,18 @@ def test_a_net_computes_convolution_pooling_and_relu_together(nets: tuple[nn.Mod
     assert "_ConvolutionBackward" in operations(ours)
     assert not any("MaxPool" in name or "Relu" in name for name in operations(ours))
     torch.testing.assert_close(ours, theirs)
+
+
+def test_what_follows_a_convolution_may_work_in_place() -> None:
+    torch.manual_seed(0)
+    plain = nn.Sequential(nn.Conv2d(16, 16, 3, padding=1), nn.ReLU(inplace=True))
+    use_products(plain)
+    native = copy.deepcopy(plain)
+    use_native(native)
+    x = torch.rand(20, 16, 8, 8)
+    ours, theirs = (results(net, [x.clone().requires_grad_()]) for net in (native, plain))
+    for one, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
 
 
 def test_hooks_see_what_passes_between_modules(nets: tuple[nn.Module, nn.Module]) -> None:

@@ -36,6 +36,11 @@ def like(x: Tensor) -> Tensor:
     return torch.empty_like(x, memory_format=LAST)
 
 
+def maps(x: Tensor, channels: int, size: tuple[int, int]) -> Tensor:
+    """Room for maps made of x; no view of other memory, so that what follows may work in place."""
+    return torch.empty((len(x), channels, *size), dtype=x.dtype, memory_format=LAST)
+
+
 def alike(x: Tensor, *others: Tensor | None) -> bool:
     """Whether a kernel can read these as well as x: memory of their own, and numbers of the same type."""
     return all(tensor is None or (tensor.dtype == x.dtype and not is_wrapped(tensor)) for tensor in others)

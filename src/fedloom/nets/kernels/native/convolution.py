@@ -21,7 +21,7 @@ Pair = tuple[int, int]
 class Result(NamedTuple):
     """What a forward pass makes, and what it keeps for the backward pass."""
 
-    y: Tensor  # (B, H made, W made, out)
+    y: Tensor  # (B, out, H made, W made), channels last
     which: Tensor | None  # where pooling took each number from
     seen: Tensor | None = None  # what else the way computed from the images
 
@@ -29,7 +29,7 @@ class Result(NamedTuple):
 class Gradients(NamedTuple):
     of_x: Tensor | None  # (B, C, H, W)
     of_weight: Tensor | None  # (out, high, wide, in)
-    of_bias: Tensor
+    of_bias: Tensor | None
 
 
 class Way(Protocol):
@@ -40,7 +40,7 @@ class Way(Protocol):
     ) -> Result: ...
 
     def backward(
-        self, x: Tensor, weight: Tensor, g: Tensor, kept: Result, padding: Pair, needed: tuple[bool, bool], /
+        self, x: Tensor, weight: Tensor, g: Tensor, kept: Result, padding: Pair, needed: tuple[bool, bool, bool], /
     ) -> Gradients: ...
 
 
@@ -49,7 +49,7 @@ def convolve(way: Way, x: Tensor, weight: Tensor, bias: Tensor | None, padding: 
     if torch.is_grad_enabled():
         y: Tensor = _Convolution.apply(last(x), weight, bias, way, padding, pooled)  # type: ignore[no-untyped-call]
         return y
-    return way.forward(last(x), _stored(weight), bias, padding, pooled, False).y.permute(0, 3, 1, 2)
+    return way.forward(last(x), _stored(weight), bias, padding, pooled, False).y
 
 
 def directly(x: Tensor, weight: Tensor, bias: Tensor | None, padding: Pair, pooled: bool) -> Tensor:
@@ -67,7 +67,7 @@ class _Convolution(torch.autograd.Function):
         ctx.save_for_backward(x, weight, bias)
         ctx.kept = made._replace(y=made.y.new_empty(0))
         ctx.way, ctx.padding, ctx.pooled = way, padding, pooled
-        return made.y.permute(0, 3, 1, 2)
+        return made.y
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
@@ -79,7 +79,7 @@ class _Convolution(torch.autograd.Function):
                 return directly(x, weight, bias, ctx.padding, ctx.pooled)
 
             return (*differentiably(again, (x, weight, bias), needed, gradients[0]), None, None, None)
-        made = ctx.way.backward(x, _stored(weight), last(gradients[0]), ctx.kept, ctx.padding, needed[:2])
+        made = ctx.way.backward(x, _stored(weight), last(gradients[0]), ctx.kept, ctx.padding, needed)
         of_weight = None if made.of_weight is None else made.of_weight.permute(0, 3, 1, 2)
         return made.of_x, of_weight, made.of_bias if needed[2] else None, None, None, None
 

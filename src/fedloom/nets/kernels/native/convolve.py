@@ -5,7 +5,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from fedloom.nets.kernels import spectra
 from fedloom.nets.kernels.native import convolution, depthwise, spectral, stem, winograd
 from fedloom.nets.kernels.native.applies import alike, plain
 
@@ -13,8 +12,6 @@ Pair = tuple[int, int]
 FEW = 4  # channels of an image
 NARROW = 16  # channels, which fill a vector
 LARGEST = 7  # side of a first layer's kernel
-TILES = 64  # of all images; with fewer, the weight's gradient is less exact than torch's
-WIDE = 1 << 15  # pairs of channels; from here on products of spectra are faster
 
 
 def serves(conv: nn.Conv2d) -> bool:
@@ -58,7 +55,7 @@ def convolve(
         return convolution.convolve(stem, x, weight, bias, padding, pooled)
     if min(x.shape[1], len(weight)) < NARROW:
         return None
-    if taps == (3, 3) and _tiled(x, len(weight), (high, wide), padding):
+    if taps == (3, 3) and winograd.pays(tuple(x.shape), padding):
         return convolution.convolve(winograd, x, weight, bias, padding, pooled)
     if min(taps) > 3 and _transformed(x, len(weight), taps, padding):
         return convolution.convolve(spectral, x, weight, bias, padding, pooled)
@@ -75,16 +72,6 @@ def convolve_pooled(x: Tensor, conv: nn.Conv2d) -> Tensor | None:
         return None
     (down, right), (high, wide) = conv.stride, conv.padding
     return convolve(x, conv.weight, conv.bias, (down, right), (high, wide), conv.groups, pooled=True)
-
-
-def _tiled(x: Tensor, out: int, made: Pair, padding: Pair) -> bool:
-    """Whether Winograd's way is the fastest: it is, but where spectra are as small and channels many."""
-    batch, inputs, high, wide = x.shape
-    if batch * ((made[0] + 1) // 2) * ((made[1] + 1) // 2) < TILES:
-        return False
-    if inputs * out < WIDE:
-        return True
-    return not spectra.pays(batch, (inputs, out), (high, wide), (3, 3), padding, torch.is_grad_enabled())
 
 
 def _transformed(x: Tensor, out: int, taps: Pair, padding: Pair) -> bool:

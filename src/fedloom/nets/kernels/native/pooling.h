@@ -3,6 +3,8 @@
 
 #include "common.h"
 
+#include <vector>
+
 constexpr int DEAD = 4;  // in place of 0 to 3, the largest number's place in its window, where the ReLU made a zero
 
 // Of a window's four numbers the largest, with the bias and rectified, and its place.
@@ -69,4 +71,18 @@ template <typename T> void sum_pixels(const T* map, T* sums, int64_t pixels, int
     std::fill(sums, sums + channels, T(0));
     for (int64_t pixel = 0; pixel < pixels; ++pixel)
         for (int64_t c = 0; c < channels; ++c) sums[c] += map[pixel * channels + c];
+}
+
+// The bias's gradient, of a pooled map where there is `which`: sums over the images, of sums over each, so that errors grow with
+// the root of the number of pixels.
+template <typename T>
+void sum_gradients(const T* g, const T* which, T* of_bias, int64_t images, int64_t pixels, int64_t channels) {
+    std::vector<T> sums(channels);
+    std::fill(of_bias, of_bias + channels, T(0));
+    for (int64_t image = 0; image < images; ++image) {
+        std::fill(sums.begin(), sums.end(), T(0));
+        for (int64_t at = image * pixels * channels; at < (image + 1) * pixels * channels; at += channels)
+            for (int64_t c = 0; c < channels; ++c) sums[c] += !which || which[at + c] < DEAD ? g[at + c] : T(0);
+        for (int64_t c = 0; c < channels; ++c) of_bias[c] += sums[c];
+    }
 }

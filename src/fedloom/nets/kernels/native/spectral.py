@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedloom.nets.kernels.native.applies import maps
 from fedloom.nets.kernels.native.convolution import Gradients, Pair, Result
 from fedloom.nets.kernels.native.library import Numbers, run
 from fedloom.nets.kernels.transforms import Sides, frequencies, made_size, periods_of, planned, work
@@ -41,14 +42,16 @@ def forward(x: Tensor, weight: Tensor, bias: Tensor | None, padding: Pair, poole
     taps, out = (weight.shape[1], weight.shape[2]), len(weight)
     tables = _tables((x.shape[2], x.shape[3]), taps, padding, x.dtype)
     size, shape, numbers = _shapes(tuple(x.shape), out, taps, padding)
-    y = x.new_empty(len(x), *((side // 2 for side in size) if pooled else size), out)
+    y = maps(x, out, (size[0] // 2, size[1] // 2) if pooled else size)
     which = torch.empty_like(y) if pooled and trained else None
     seen = x.new_empty(numbers) if trained else None
     run("spectral_forward", "ppppppppn", (x, weight, bias, tables, y, which, seen), shape, pooled)
     return Result(y, which, seen)
 
 
-def backward(x: Tensor, weight: Tensor, g: Tensor, kept: Result, padding: Pair, needed: tuple[bool, bool]) -> Gradients:
+def backward(
+    x: Tensor, weight: Tensor, g: Tensor, kept: Result, padding: Pair, needed: tuple[bool, bool, bool]
+) -> Gradients:
     taps, out = (weight.shape[1], weight.shape[2]), len(weight)
     tables = _tables((x.shape[2], x.shape[3]), taps, padding, x.dtype)
     _, shape, _ = _shapes(tuple(x.shape), out, taps, padding)

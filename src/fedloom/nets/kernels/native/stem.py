@@ -11,32 +11,33 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
+from fedloom.nets.kernels.native.applies import maps
 from fedloom.nets.kernels.native.convolution import Gradients, Pair, Result
 from fedloom.nets.kernels.native.library import Numbers, run
 
 
 @lru_cache(maxsize=256)
-def shapes(
-    images: tuple[int, ...], out: int, taps: Pair, padding: Pair, pooled: bool
-) -> tuple[tuple[int, int, int, int], Numbers]:
-    """Of the result, channels last, and what the kernels take."""
+def shapes(images: tuple[int, ...], out: int, taps: Pair, padding: Pair, pooled: bool) -> tuple[Pair, Numbers]:
+    """The size of the result, and what the kernels take."""
     batch, inputs, high, wide = images
     made = high + 2 * padding[0] - taps[0] + 1, wide + 2 * padding[1] - taps[1] + 1
     down, across = (side // 2 if pooled else (side + 1) // 2 for side in made)
     numbers = (batch, high, wide, inputs, out, *padding, *taps, *made, down, across)
     size = (down, across) if pooled else made
-    return (batch, *size, out), (ctypes.c_int64 * len(numbers))(*numbers)
+    return size, (ctypes.c_int64 * len(numbers))(*numbers)
 
 
 def forward(x: Tensor, weight: Tensor, bias: Tensor | None, padding: Pair, pooled: bool, trained: bool) -> Result:
     size, numbers = shapes(tuple(x.shape), len(weight), (weight.shape[1], weight.shape[2]), padding, pooled)
-    y = x.new_empty(size)
+    y = maps(x, len(weight), size)
     which = torch.empty_like(y) if pooled and trained else None
     run("stem_forward", "ppppppn", (x, weight, bias, y, which), numbers, pooled)
     return Result(y, which)
 
 
-def backward(x: Tensor, weight: Tensor, g: Tensor, kept: Result, padding: Pair, needed: tuple[bool, bool]) -> Gradients:
+def backward(
+    x: Tensor, weight: Tensor, g: Tensor, kept: Result, padding: Pair, needed: tuple[bool, bool, bool]
+) -> Gradients:
     assert not needed[0]
     pooled = kept.which is not None
     _, numbers = shapes(tuple(x.shape), len(weight), (weight.shape[1], weight.shape[2]), padding, pooled)

@@ -1,344 +1,391 @@
-// Convolutions by Winograd's F(2x2, 3x3), channels last.
+// 3x3 convolutions by Winograd's algorithms, channels last.
 //
-//     V = B' d B    4x4 pixels of the input, one tile every two pixels    U = G g G'    a kernel
-//     M = V U       for each of the 16 numbers, over channels             y = A' M A    2x2 pixels of the output
+//     V = B d B'    pixels of the input, for a tile of MADE x MADE pixels of the output    U = G g G'    a kernel
+//     M = V U       for each number of a tile, over channels                               y = A' M A    the tile
 //
-//          | 1  0 -1  0 |        | 1    0    0  |        | 1  1  1  0 |
-//     B' = | 0  1  1  0 |    G = | 1/2  1/2 1/2 |   A' = | 0  1 -1 -1 |
-//          | 0 -1  1  0 |        | 1/2 -1/2 1/2 |
-//          | 0  1  0 -1 |        | 0    0    1  |
+// Three ways: F(2x2, 3x3) takes 16 multiplications for 4 outputs; F(4x4, 3x3) takes 36 for 16; a map of 2x2 pixels with a border
+// is one tile of 9. B, G and A have a row for each point at which polynomials are evaluated. The gradient of the input is the
+// convolution of the output's gradient with kernels turned around. That of the weight is G' (sum of D V) G, D = A g A'.
 //
-// and the transposes of these maps for gradients. Tiles are computed in blocks that stay in cache from the input to the
-// output. A pooling window of 2x2 is a tile: the largest of its four numbers, and where it was, are all that is then written.
-#include "common.h"
+// Tiles are computed in blocks that stay in cache from the input to the output. Where there are few tiles and many channels they
+// are one block, and kernels are transformed a group of outputs at a time, so that transformed kernels stay in cache, too.
+#include "panels.h"
 #include "pooling.h"
-#include "product.h"
 #include "turn.h"
 
-#include <memory>
+#include <type_traits>
 #include <vector>
 
 namespace {
 
 struct Shape {
-    int64_t images, high, wide, in, out, above, left, made_high, made_wide, down, across;
-    int64_t tiles() const { return images * down * across; }
+    int64_t images, high, wide, in, out, above, left, made_high, made_wide;
 };
 
-constexpr int64_t BYTES = 1 << 19;    // of a block of tiles, before and after the products
-constexpr int64_t LEAST = 96, MOST = 288;  // tiles of a block
+// A way's maps of one dimension: B, G and A of pixels or taps x to points y, and the transposes of G and A back.
 
-// Room for 16 matrices, of tiles or kernels; they do not begin at the same place of a memory page, or caches would not hold them.
-template <typename T> struct Tiles {
-    Tiles(int64_t rows, int64_t columns) : apart(rows * columns + 5 * LANES<T>), numbers(new T[16 * apart]) {}
-    T* matrix(int64_t number) const { return numbers.get() + number * apart; }
-    int64_t apart;
-    std::unique_ptr<T[]> numbers;
+// Points 0, 1, -1 and infinity.
+struct Two {
+    static constexpr int SIDE = 4, POINTS = 4, MADE = 2, TAPS = 4, SKIP = 0;
+    template <typename V> static INLINE void B(const V* x, V* y) { y[0] = x[0] - x[2], y[1] = x[1] + x[2], y[2] = x[2] - x[1], y[3] = x[3] - x[1]; }
+    template <typename V> static INLINE void G(const V* x, V* y) {
+        const V even = (x[0] + x[2]) / 2, odd = x[1] / 2;
+        y[0] = x[0], y[1] = even + odd, y[2] = even - odd, y[3] = x[2];
+    }
+    template <typename V> static INLINE void G_back(const V* y, V* x) {
+        const V even = (y[1] + y[2]) / 2;
+        x[0] = y[0] + even, x[1] = (y[1] - y[2]) / 2, x[2] = y[3] + even;
+    }
+    template <typename V> static INLINE void A(const V* x, V* y) { y[0] = x[0], y[1] = x[0] + x[1], y[2] = x[0] - x[1], y[3] = x[1]; }
+    template <typename V> static INLINE void A_back(const V* y, V* x) { x[0] = y[0] + y[1] + y[2], x[1] = y[1] - y[2] + y[3]; }
+    static constexpr int tap(int d, int v) { return d == v ? d : -1; }
 };
 
-// Consecutive tiles of all images.
+// Points 0, a, -a, b, -b and infinity. Of exact numbers, a = 5/8 and b = 3/2 have the smallest rounding errors: a third of those of
+// the usual points 1 and 2.
+struct Four {
+    static constexpr int SIDE = 6, POINTS = 6, MADE = 4, TAPS = 6, SKIP = 0;
+    static constexpr float a = 0.625, b = 1.5, s = a * a, t = b * b;
+    template <typename V> using Scalar = std::remove_reference_t<decltype(V{}[0])>;
+    template <typename V> static constexpr Scalar<V> p = Scalar<V>(1) / (2 * s * (s - t));
+    template <typename V> static constexpr Scalar<V> q = Scalar<V>(1) / (2 * t * (t - s));
+    template <typename V> static INLINE void B(const V* x, V* y) {
+        const V even = x[4] - t * x[2], odd = a * (x[3] - t * x[1]), even2 = x[4] - s * x[2], odd2 = b * (x[3] - s * x[1]);
+        y[0] = s * t * x[0] - (s + t) * x[2] + x[4];
+        y[1] = even + odd, y[2] = even - odd, y[3] = even2 + odd2, y[4] = even2 - odd2;
+        y[5] = s * t * x[1] - (s + t) * x[3] + x[5];
+    }
+    template <typename V> static INLINE void G(const V* x, V* y) {
+        const V even = p<V> * (x[0] + s * x[2]), odd = p<V> * a * x[1], even2 = q<V> * (x[0] + t * x[2]), odd2 = q<V> * b * x[1];
+        y[0] = Scalar<V>(1) / (s * t) * x[0], y[5] = x[2];
+        y[1] = even + odd, y[2] = even - odd, y[3] = even2 + odd2, y[4] = even2 - odd2;
+    }
+    template <typename V> static INLINE void G_back(const V* y, V* x) {
+        const V even = p<V> * (y[1] + y[2]), even2 = q<V> * (y[3] + y[4]);
+        x[0] = Scalar<V>(1) / (s * t) * y[0] + even + even2;
+        x[1] = p<V> * a * (y[1] - y[2]) + q<V> * b * (y[3] - y[4]);
+        x[2] = s * even + t * even2 + y[5];
+    }
+    template <typename V> static INLINE void A(const V* x, V* y) {
+        const V even = x[0] + s * x[2], odd = a * (x[1] + s * x[3]), even2 = x[0] + t * x[2], odd2 = b * (x[1] + t * x[3]);
+        y[0] = x[0], y[1] = even + odd, y[2] = even - odd, y[3] = even2 + odd2, y[4] = even2 - odd2, y[5] = x[3];
+    }
+    template <typename V> static INLINE void A_back(const V* y, V* x) {
+        const V even = y[1] + y[2], odd = a * (y[1] - y[2]), even2 = y[3] + y[4], odd2 = b * (y[3] - y[4]);
+        x[0] = y[0] + even + even2, x[1] = odd + odd2, x[2] = s * even + t * even2, x[3] = s * odd + t * odd2 + y[5];
+    }
+    static constexpr int tap(int d, int v) { return d == v ? d : -1; }
+};
+
+// A map of 2x2 pixels in a border of one: y0 = k1 (d0 + d1) + (k2 - k1) d1, y1 = k1 (d0 + d1) + (k0 - k1) d0.
+struct Whole {
+    static constexpr int SIDE = 2, POINTS = 3, MADE = 2, SKIP = 1;
+    template <typename V> static INLINE void B(const V* x, V* y) { y[0] = x[0] + x[1], y[1] = x[1], y[2] = x[0]; }
+    template <typename V> static INLINE void G(const V* x, V* y) { y[0] = x[1], y[1] = x[2] - x[1], y[2] = x[0] - x[1]; }
+    template <typename V> static INLINE void A_back(const V* y, V* x) { x[0] = y[0] + y[1], x[1] = y[0] + y[2]; }
+};
+
+// The same map, each pair of pixels by itself, for the weight's gradient: that is a sum over few images, and torch's is exact.
+struct Pixels {
+    static constexpr int SIDE = 2, POINTS = 2, MADE = 2, TAPS = 3, SKIP = 1;
+    template <typename V> static INLINE void B(const V* x, V* y) { y[0] = x[0], y[1] = x[1]; }
+    template <typename V> static INLINE void A(const V* x, V* y) { y[0] = x[0], y[1] = x[1]; }
+    template <typename V> static INLINE void G_back(const V* y, V* x) { x[0] = y[0], x[1] = y[1], x[2] = y[2]; }
+    static constexpr int tap(int d, int v) { return (v / 2 - d / 2 + 1) * 3 + v % 2 - d % 2 + 1; }
+};
+
+// A map of one dimension applied to both, from S x S vectors to N x N.
+template <int S, int N, typename V, typename Map> INLINE void twice(const V* x, V* y, Map map) {
+    V half[S * N];
+    UNROLL for (int i = 0; i < S; ++i) map(x + i * S, half + i * N);
+    UNROLL for (int j = 0; j < N; ++j) {
+        V column[S], made[N];
+        UNROLL for (int i = 0; i < S; ++i) column[i] = half[i * N + j];
+        map(column, made);
+        UNROLL for (int i = 0; i < N; ++i) y[i * N + j] = made[i];
+    }
+}
+
+template <typename Way, typename V> __attribute__((noinline)) void to_points(const V* x, V* y) {
+    twice<Way::SIDE, Way::POINTS>(x, y, [](const V* a, V* b) { Way::B(a, b); });
+}
+template <typename Way, typename V> __attribute__((noinline)) void taps_to_points(const V* x, V* y) {
+    twice<3, Way::POINTS>(x, y, [](const V* a, V* b) { Way::G(a, b); });
+}
+template <typename Way, typename V> __attribute__((noinline)) void points_to_taps(const V* y, V* x) {
+    twice<Way::TAPS, 3>(y, x, [](const V* a, V* b) { Way::G_back(a, b); });
+}
+template <typename Way, typename V> __attribute__((noinline)) void made_to_points(const V* x, V* y) {
+    twice<Way::MADE, Way::POINTS>(x, y, [](const V* a, V* b) { Way::A(a, b); });
+}
+template <typename Way, typename V> __attribute__((noinline)) void points_to_made(const V* y, V* x) {
+    twice<Way::POINTS, Way::MADE>(y, x, [](const V* a, V* b) { Way::A_back(a, b); });
+}
+
+// Images, or their gradients. which: of gradients of a pooled map, where the largest number of each window was.
+template <typename T> struct Maps {
+    const T *numbers, *which;
+    int64_t high, wide, channels;
+};
+
+// Tiles of MADE x MADE pixels of maps.
+struct Grid {
+    Grid(int64_t images, int64_t high, int64_t wide, int64_t made)
+        : down((high + made - 1) / made), across((wide + made - 1) / made), tiles(images * down * across) {}
+    int64_t down, across, tiles;
+};
+
+// Consecutive tiles of all images, and channels of which a number of panels is computed at once.
 struct Block {
     int64_t first, count;
 };
-
-template <typename T, typename Work> INLINE void each_block_of_tiles(const Shape& s, Work work) {
-    const int64_t fitting = BYTES / (16 * (int64_t)sizeof(T) * (s.in + s.out));
-    const int64_t size = std::min(MOST, std::max(LEAST, fitting - fitting % 12)), tiles = s.tiles();
-    Tiles<T> inputs(std::min(size, tiles), s.in), outputs(std::min(size, tiles), s.out);
-    for (int64_t first = 0; first < tiles; first += size)
-        work(Block{first, std::min(size, tiles - first)}, inputs, outputs);
-}
+struct Group {
+    int64_t first, count;  // channels
+};
 
 // For each tile: work(its number in the block, image, row and column among the tiles of the image).
-template <typename Work> INLINE void each_tile(const Shape& s, const Block& block, Work work) {
-    int64_t j = block.first % s.across, i = block.first / s.across % s.down, image = block.first / (s.across * s.down);
+template <typename Work> INLINE void each_tile(const Grid& g, const Block& block, Work work) {
+    int64_t j = block.first % g.across, i = block.first / g.across % g.down, image = block.first / (g.across * g.down);
     for (int64_t tile = 0; tile < block.count; ++tile) {
         work(tile, image, i, j);
-        if (++j < s.across) continue;
+        if (++j < g.across) continue;
         j = 0;
-        if (++i < s.down) continue;
+        if (++i < g.down) continue;
         i = 0;
         ++image;
     }
 }
 
-template <typename T> INLINE void to_tile(const T* pixels, int64_t row, T* v, int64_t apart, int64_t channels) {
-    each_vector<T>(channels, [&](int64_t c, auto whole, int64_t count) {
-        constexpr bool W = decltype(whole)::value;
-        Vec<T> t[4][4];
-        for (int j = 0; j < 4; ++j) {
-            const T* at = pixels + j * channels + c;
-            const Vec<T> p = get<W>(at, count), q = get<W>(at + row, count);
-            const Vec<T> r = get<W>(at + 2 * row, count), s = get<W>(at + 3 * row, count);
-            t[0][j] = p - r, t[1][j] = q + r, t[2][j] = r - q, t[3][j] = q - s;
-        }
-        for (int i = 0; i < 4; ++i) {
-            T* to = v + 4 * i * apart + c;
-            put<W>(to, t[i][0] - t[i][2], count);
-            put<W>(to + apart, t[i][1] + t[i][2], count);
-            put<W>(to + 2 * apart, t[i][2] - t[i][1], count);
-            put<W>(to + 3 * apart, t[i][1] - t[i][3], count);
-        }
-    });
-}
-
-// Adds up: tiles overlap.
-template <typename T> INLINE void from_tile(const T* v, int64_t apart, T* pixels, int64_t row, int64_t channels) {
-    each_vector<T>(channels, [&](int64_t c, auto whole, int64_t count) {
-        constexpr bool W = decltype(whole)::value;
-        Vec<T> t[4][4];
-        for (int i = 0; i < 4; ++i) {
-            const T* at = v + 4 * i * apart + c;
-            const Vec<T> p = get<W>(at, count), q = get<W>(at + apart, count);
-            const Vec<T> r = get<W>(at + 2 * apart, count), s = get<W>(at + 3 * apart, count);
-            t[i][0] = p, t[i][1] = q - r + s, t[i][2] = q + r - p, t[i][3] = -s;
-        }
-        for (int j = 0; j < 4; ++j) {
-            T* to = pixels + j * channels + c;
-            put<W>(to, get<W>(to, count) + t[0][j], count);
-            put<W>(to + row, get<W>(to + row, count) + (t[1][j] - t[2][j] + t[3][j]), count);
-            put<W>(to + 2 * row, get<W>(to + 2 * row, count) + (t[1][j] + t[2][j] - t[0][j]), count);
-            put<W>(to + 3 * row, get<W>(to + 3 * row, count) - t[3][j], count);
-        }
-    });
-}
-
-// The part of a tile's 4x4 pixels that is inside of the map: work(row, first column, columns).
-template <typename Work> INLINE void each_inside(const Shape& s, int64_t y, int64_t x, Work work) {
-    const int64_t begin = std::max<int64_t>(0, -x), end = std::min<int64_t>(4, s.wide - x);
-    for (int64_t row = 0; row < 4; ++row)
-        if (y + row >= 0 && y + row < s.high && begin < end) work(row, begin, end - begin);
-}
-
-INLINE bool inside(const Shape& s, int64_t y, int64_t x) {
-    return y >= 0 && x >= 0 && y + 4 <= s.high && x + 4 <= s.wide;
-}
-
-template <typename T> void to_tiles(const T* x, const Tiles<T>& tiles, const Shape& s, const Block& block) {
-    const int64_t channels = s.in, row = s.wide * channels;
-    std::vector<T> patch(16 * channels);
-    each_tile(s, block, [&](int64_t tile, int64_t image, int64_t i, int64_t j) {
-        const int64_t top = 2 * i - s.above, left = 2 * j - s.left;
-        const T* from = x + (image * s.high + top) * row + left * channels;
-        T* to = tiles.matrix(0) + tile * channels;
-        if (inside(s, top, left)) return to_tile(from, row, to, tiles.apart, channels);
-        std::fill(patch.begin(), patch.end(), T(0));
-        each_inside(s, top, left, [&](int64_t line, int64_t first, int64_t count) {
-            const int64_t skipped = first * channels;
-            std::memcpy(&patch[4 * line * channels + skipped], from + line * row + skipped, count * channels * sizeof(T));
-        });
-        to_tile(patch.data(), 4 * channels, to, tiles.apart, channels);
-    });
-}
-
-template <typename T> void from_tiles(const Tiles<T>& tiles, T* x, const Shape& s, const Block& block) {
-    const int64_t channels = s.in, row = s.wide * channels;
-    std::vector<T> patch(16 * channels);
-    each_tile(s, block, [&](int64_t tile, int64_t image, int64_t i, int64_t j) {
-        const int64_t top = 2 * i - s.above, left = 2 * j - s.left;
-        T* to = x + (image * s.high + top) * row + left * channels;
-        const T* from = tiles.matrix(0) + tile * channels;
-        if (inside(s, top, left)) return from_tile(from, tiles.apart, to, row, channels);
-        std::fill(patch.begin(), patch.end(), T(0));
-        from_tile(from, tiles.apart, patch.data(), 4 * channels, channels);
-        each_inside(s, top, left, [&](int64_t line, int64_t first, int64_t count) {
-            const T* values = &patch[(4 * line + first) * channels];
-            T* sums = to + line * row + first * channels;
-            for (int64_t k = 0; k < count * channels; ++k) sums[k] += values[k];
-        });
-    });
-}
-
-template <typename T, bool W> INLINE void gather(const T* m, int64_t apart, int64_t count, Vec<T> (&y)[4]) {
-    Vec<T> t[2][4];
-    for (int j = 0; j < 4; ++j) {
-        const T* at = m + j * apart;
-        const Vec<T> q = get<W>(at + 4 * apart, count), r = get<W>(at + 8 * apart, count);
-        t[0][j] = get<W>(at, count) + q + r, t[1][j] = q - r - get<W>(at + 12 * apart, count);
-    }
-    for (int i = 0; i < 2; ++i) {
-        y[2 * i] = t[i][0] + t[i][1] + t[i][2];
-        y[2 * i + 1] = t[i][1] - t[i][2] - t[i][3];
+// For each vector of the panels of a group: work(channel, panel, column in the panel, whole, lanes of a cut one).
+template <typename T, typename Work> INLINE void each_vector_of(const Group& group, Work work) {
+    for (int64_t at = 0; at < panels_of<T>(group.count) * P<T>; at += LANES<T>) {
+        const int64_t count = std::min(std::max<int64_t>(group.count - at, 0), LANES<T>);
+        if (count == LANES<T>) work(group.first + at, at / P<T>, at % P<T>, Number<1>{}, count);
+        else work(group.first + at, at / P<T>, at % P<T>, Number<0>{}, count);
     }
 }
 
-template <typename T, bool W> INLINE void spread(const Vec<T> (&y)[4], T* m, int64_t apart, int64_t count) {
-    Vec<T> t[4][2];
-    for (int j = 0; j < 2; ++j) t[0][j] = y[j], t[1][j] = y[j] + y[2 + j], t[2][j] = y[j] - y[2 + j], t[3][j] = -y[2 + j];
-    for (int i = 0; i < 4; ++i) {
-        T* to = m + 4 * i * apart;
-        put<W>(to, t[i][0], count);
-        put<W>(to + apart, t[i][0] + t[i][1], count);
-        put<W>(to + 2 * apart, t[i][0] - t[i][1], count);
-        put<W>(to + 3 * apart, -t[i][1], count);
-    }
-}
-
-// Where a tile's 2x2 numbers are in the map; those beyond it are in `nowhere`.
-template <typename T> INLINE void places(T* y, T* nowhere, const Shape& s, int64_t image, int64_t i, int64_t j, T** four) {
-    for (int k = 0; k < 4; ++k) {
-        const int64_t row = 2 * i + k / 2, column = 2 * j + k % 2;
-        const bool outside = row >= s.made_high || column >= s.made_wide;
-        four[k] = outside ? nowhere : y + ((image * s.made_high + row) * s.made_wide + column) * s.out;
-    }
-}
-
-template <typename T> void to_maps(const Tiles<T>& tiles, const T* bias, T* y, const Shape& s, const Block& block) {
-    std::vector<T> nowhere(s.out);
-    each_tile(s, block, [&](int64_t tile, int64_t image, int64_t i, int64_t j) {
-        T* four[4];
-        places(y, nowhere.data(), s, image, i, j, four);
-        each_vector<T>(s.out, [&](int64_t c, auto whole, int64_t count) {
+// The tiles of a group of channels: N x N points of every tile's S x S pixels, the first of which is (above, left) before the tile's own.
+template <typename T, int S, int N, typename Points>
+void to_tiles(Points points, const Maps<T>& maps, const Panels<T>& tiles, const Grid& grid, const Block& block, const Group& group,
+              int64_t made, int64_t above, int64_t left) {
+    const std::vector<T> zeros(group.first + group.count);
+    const bool pooled = maps.which;
+    const int64_t high = pooled ? maps.high / 2 : maps.high, wide = pooled ? maps.wide / 2 : maps.wide;
+    each_tile(grid, block, [&](int64_t tile, int64_t image, int64_t row, int64_t column) {
+        const T *pixels[S * S], *places[S * S];
+        for (int64_t i = 0; i < S; ++i)
+            for (int64_t j = 0; j < S; ++j) {
+                const int64_t y = made * row - above + i, x = made * column - left + j, at = i * S + j;
+                const int64_t v = pooled ? y >> 1 : y, u = pooled ? x >> 1 : x;
+                const bool outside = y < 0 || x < 0 || v >= high || u >= wide;
+                const int64_t from = ((image * high + v) * wide + u) * maps.channels;
+                pixels[at] = outside ? zeros.data() : maps.numbers + from;
+                places[at] = outside || !pooled ? zeros.data() : maps.which + from;
+            }
+        const int64_t first = ((made * row - above) & 1) * 2, second = (made * column - left) & 1;
+        each_vector_of<T>(group, [&](int64_t c, int64_t panel, int64_t at, auto whole, int64_t count) {
             constexpr bool W = decltype(whole)::value;
-            const Vec<T> shift = bias ? get<W>(bias + c, count) : Vec<T>{};
-            Vec<T> values[4];
-            gather<T, W>(tiles.matrix(0) + tile * s.out + c, tiles.apart, count, values);
-            for (int k = 0; k < 4; ++k) put<W>(four[k] + c, values[k] + shift, count);
+            Vec<T> values[S * S], made[N * N];
+            for (int k = 0; k < S * S; ++k) values[k] = get<W>(pixels[k] + c, count);
+            if (pooled)
+                for (int k = 0; k < S * S; ++k) {
+                    const T place = T((first ^ ((k / S & 1) * 2)) + (second ^ (k % S & 1)));
+                    values[k] = get<W>(places[k] + c, count) == splat<T>(place) ? values[k] : Vec<T>{};
+                }
+            points(values, made);
+            T* to = tiles.at(0, panel, tile) + at;
+            for (int k = 0; k < N * N; ++k) store(to + k * tiles.apart, made[k]);
         });
     });
 }
+
+// What becomes of tiles: maps of all channels, with a bias or none; with `which`, or where `pooled`, pooled and rectified.
+template <typename T> struct Made {
+    const T* bias;
+    T *y, *which;
+    int64_t high, wide, channels;
+    bool pooled;
+};
+
+template <typename T, typename Way>
+void from_tiles(const Panels<T>& tiles, const Made<T>& made, const Grid& grid, const Block& block, const Group& group) {
+    constexpr int N = Way::POINTS, S = Way::MADE;
+    const int64_t high = made.pooled ? made.high / 2 : made.high, wide = made.pooled ? made.wide / 2 : made.wide;
+    const int64_t side = made.pooled ? S / 2 : S;
+    each_tile(grid, block, [&](int64_t tile, int64_t image, int64_t row, int64_t column) {
+        int64_t to[S * S];
+        for (int64_t i = 0; i < side; ++i)
+            for (int64_t j = 0; j < side; ++j) {
+                const int64_t y = side * row + i, x = side * column + j;
+                to[i * side + j] = y < high && x < wide ? ((image * high + y) * wide + x) * made.channels : -1;
+            }
+        each_vector_of<T>(group, [&](int64_t c, int64_t panel, int64_t at, auto whole, int64_t count) {
+            constexpr bool W = decltype(whole)::value;
+            if (!W && count == 0) return;
+            const T* from = tiles.at(0, panel, tile) + at;
+            const Vec<T> shift = made.bias ? get<W>(made.bias + c, count) : Vec<T>{};
+            Vec<T> points[N * N], values[S * S];
+            for (int k = 0; k < N * N; ++k) points[k] = load(from + k * tiles.apart);
+            points_to_made<Way>(points, values);
+            if (!made.pooled) {
+                for (int k = 0; k < S * S; ++k)
+                    if (to[k] >= 0) put<W>(made.y + to[k] + c, values[k] + shift, count);
+                return;
+            }
+            for (int k = 0; k < S * S / 4; ++k) {
+                if (to[k] < 0) continue;
+                const Vec<T>* four = values + k / (S / 2) * 2 * S + k % (S / 2) * 2;
+                Vec<T> most, place;
+                rectified_most<T>({four[0], four[1], four[S], four[S + 1]}, shift, most, place);
+                put<W>(made.y + to[k] + c, most, count);
+                if (made.which) put<W>(made.which + to[k] + c, place, count);
+            }
+        });
+    });
+}
+
+// Kernels of a layer: (rows, 3, 3, columns), of which a group of columns is transformed. FLIPPED: turned by half a circle.
+template <typename T, typename Way, bool FLIPPED>
+void to_taps(const T* kernels, int64_t all, const Group& group, const Panels<T>& taps) {
+    constexpr int N = Way::POINTS;
+    for (int64_t row = 0; row < taps.rows; ++row)
+        each_vector_of<T>(group, [&](int64_t c, int64_t panel, int64_t at, auto whole, int64_t count) {
+            constexpr bool W = decltype(whole)::value;
+            const T* from = kernels + 9 * row * all + c;
+            T* to = taps.at(0, panel, row) + at;
+            Vec<T> values[9], points[N * N];
+            for (int k = 0; k < 9; ++k) values[FLIPPED ? 8 - k : k] = get<W>(from + k * all, count);
+            taps_to_points<Way>(values, points);
+            for (int k = 0; k < N * N; ++k) store(to + k * taps.apart, points[k]);
+        });
+}
+
+constexpr int64_t BYTES = 1 << 19;                // of a block of tiles, before and after the products
+constexpr int64_t LEAST = 48, MOST = 288;         // tiles of a block
+constexpr int64_t ONE = 1 << 23, LARGE = 1 << 20;  // bytes of tiles in one block, where transformed kernels have more than this
+constexpr int64_t GROUP = 64;                     // channels whose kernels are then transformed at once
+constexpr int64_t DEEP = 256;                     // channels over which sums are added up before the next tiles
+
+// Tiles of a block, of channels in and out.
+template <typename T, typename Way> int64_t block_size(const Grid& grid, int64_t in, int64_t out) {
+    const int64_t numbers = Way::POINTS * Way::POINTS * (int64_t)sizeof(T);
+    if (numbers * grid.tiles * in <= ONE && numbers * in * out > LARGE) return grid.tiles;
+    const int64_t fitting = BYTES / (numbers * (in + out));
+    return std::min(grid.tiles, std::min(MOST, std::max(LEAST, fitting - fitting % 12)));
+}
+
+// work(block, group): all of the channels at once, unless there is one block.
+template <typename Work> INLINE void each_part(const Grid& grid, int64_t size, int64_t channels, Work work) {
+    const int64_t width = size == grid.tiles ? std::min(GROUP, channels) : channels;
+    for (int64_t first = 0; first < grid.tiles; first += size)
+        for (int64_t c = 0; c < channels; c += width)
+            work(Block{first, std::min(size, grid.tiles - first)}, Group{c, std::min(width, channels - c)});
+}
+
+// A convolution of maps with kernels (out, 3, 3, in); GRADIENT: of gradients, with these kernels turned around, to (in) channels.
+template <typename T, typename Way, bool GRADIENT>
+void convolve(const Maps<T>& maps, const T* weight, const Made<T>& made, int64_t images, int64_t above, int64_t left) {
+    constexpr int N = Way::POINTS;
+    const int64_t in = maps.channels, out = made.channels;
+    const Grid grid(images, made.high, made.wide, Way::MADE);
+    const int64_t size = block_size<T, Way>(grid, in, out), width = size == grid.tiles ? std::min(GROUP, out) : out;
+    const Panels<T> inputs(N * N, size, in), outputs(N * N, size, width), taps(N * N, in, width);
+    std::unique_ptr<T[]> turned(GRADIENT ? nullptr : new T[9 * in * width]);
+    each_part(grid, size, out, [&](const Block& block, const Group& group) {
+        if (group.first == 0)
+            to_tiles<T, Way::SIDE, N>(to_points<Way, Vec<T>>, maps, inputs, grid, block, Group{0, in}, Way::MADE, above - Way::SKIP, left - Way::SKIP);
+        if (GRADIENT && (block.first == 0 || width < out)) {
+            to_taps<T, Way, true>(weight, out, group, taps);
+        } else if (block.first == 0 || width < out) {
+            turn(weight + group.first * 9 * in, turned.get(), group.count, 9, in);
+            to_taps<T, Way, false>(turned.get(), group.count, Group{0, group.count}, taps);
+        }
+        for (int64_t number = 0; number < N * N; ++number)
+            for (int64_t panel = 0; panel < panels_of<T>(group.count); ++panel)
+                for (int64_t c = 0; c < in; c += DEEP) {
+                    const Steps<T> steps{std::min(DEEP, in - c), P<T>, inputs.jump(), N > 4 ? 1 : DEEP, c > 0};
+                    multiply_panel<T, false>(inputs.at(number, c / P<T>), taps.at(number, panel, c), outputs.at(number, panel), block.count, steps);
+                }
+        from_tiles<T, Way>(outputs, made, grid, block, group);
+    });
+}
+
+// The weight's gradient. Tiles are added up in runs, as many runs as there are tiles in one, or so: errors then grow with the fourth
+// root of their number.
+template <typename T, typename Way>
+void weight_gradient(const Maps<T>& maps, const Maps<T>& gradients, T* of_weight, const Shape& s) {
+    constexpr int N = Way::POINTS, K = Way::TAPS;
+    const Grid grid(s.images, s.made_high, s.made_wide, Way::MADE);
+    const int64_t size = block_size<T, Way>(grid, s.in, s.out), width = size == grid.tiles ? std::min(GROUP, s.out) : s.out;
+    const int64_t run = std::max<int64_t>(12, std::sqrt((double)grid.tiles)), rows = panels_of<T>(width) * P<T>;
+    const Panels<T> inputs(N * N, size, s.in), outputs(N * N, size, width), taps(K * K, rows, s.in);
+    each_part(grid, size, s.out, [&](const Block& block, const Group& group) {
+        if (group.first == 0)
+            to_tiles<T, Way::SIDE, N>(to_points<Way, Vec<T>>, maps, inputs, grid, block, Group{0, s.in}, Way::MADE, s.above - Way::SKIP, s.left - Way::SKIP);
+        to_tiles<T, Way::MADE, N>(made_to_points<Way, Vec<T>>, gradients, outputs, grid, block, group, Way::MADE, 0, 0);
+        bool begun[K * K] = {};
+        for (int d = 0; d < N * N; ++d)
+            for (int v = 0; v < N * N; ++v) {
+                const int tap = Way::tap(d, v);
+                if (tap < 0) continue;
+                const Steps<T> steps{block.count, run, run * P<T>, 1, block.first > 0 || begun[tap]};
+                begun[tap] = true;
+                for (int64_t row = 0; row < panels_of<T>(group.count); ++row)
+                    for (int64_t panel = 0; panel < taps.panels; ++panel)
+                        multiply_panel<T, true>(outputs.at(d, row), inputs.at(v, panel), taps.at(tap, panel, row * P<T>), P<T>, steps);
+            }
+        if (block.first + block.count < grid.tiles) return;
+        for (int64_t o = 0; o < group.count; ++o)
+            each_vector_of<T>(Group{0, s.in}, [&](int64_t c, int64_t panel, int64_t at, auto whole, int64_t count) {
+                constexpr bool W = decltype(whole)::value;
+                if (!W && count == 0) return;
+                const T* from = taps.at(0, panel, o) + at;
+                T* to = of_weight + 9 * (group.first + o) * s.in + c;
+                Vec<T> points[K * K], values[9];
+                for (int k = 0; k < K * K; ++k) points[k] = load(from + k * taps.apart);
+                points_to_taps<Way>(points, values);
+                for (int k = 0; k < 9; ++k) put<W>(to + k * s.in, values[k], count);
+            });
+    });
+}
+
+enum Ways { TWO, FOUR, WHOLE };
 
 template <typename T>
-void to_pooled(const Tiles<T>& tiles, const T* bias, T* y, T* which, const Shape& s, const Block& block) {
-    for (int64_t tile = 0; tile < block.count; ++tile)
-        each_vector<T>(s.out, [&](int64_t c, auto whole, int64_t count) {
-            constexpr bool W = decltype(whole)::value;
-            const int64_t to = (block.first + tile) * s.out + c;
-            Vec<T> values[4], most, place;
-            gather<T, W>(tiles.matrix(0) + tile * s.out + c, tiles.apart, count, values);
-            rectified_most<T>(values, bias ? get<W>(bias + c, count) : Vec<T>{}, most, place);
-            put<W>(y + to, most, count);
-            if (which) put<W>(which + to, place, count);
-        });
+void forward(const T* x, const T* weight, const T* bias, T* y, T* which, const Shape& s, bool pooled, int64_t way) {
+    const auto call = way == FOUR ? convolve<T, Four, false> : way == WHOLE ? convolve<T, Whole, false> : convolve<T, Two, false>;
+    call({x, nullptr, s.high, s.wide, s.in}, weight, {bias, y, which, s.made_high, s.made_wide, s.out, pooled}, s.images, s.above, s.left);
 }
 
-// Tiles of the output's gradient, and the bias's gradient, summed by rows of tiles and then over rows.
-template <typename T>
-void from_gradient(const T* g, const T* which, const Tiles<T>& tiles, T* of_bias, const Shape& s, const Block& block) {
-    std::vector<T> zeros(s.out), sums(s.out);
-    each_tile(s, block, [&](int64_t tile, int64_t image, int64_t i, int64_t j) {
-        const T* four[4];
-        if (!which) places<const T>(g, zeros.data(), s, image, i, j, four);
-        each_vector<T>(s.out, [&](int64_t c, auto whole, int64_t count) {
-            constexpr bool W = decltype(whole)::value;
-            Vec<T> values[4];
-            if (which) {
-                const int64_t from = (block.first + tile) * s.out + c;
-                const Vec<T> value = get<W>(g + from, count), place = get<W>(which + from, count);
-                for (int k = 0; k < 4; ++k) values[k] = place == splat<T>(k) ? value : Vec<T>{};
-            } else {
-                for (int k = 0; k < 4; ++k) values[k] = get<W>(four[k] + c, count);
-            }
-            const Vec<T> sum = (values[0] + values[1]) + (values[2] + values[3]);
-            put<W>(&sums[c], get<W>(&sums[c], count) + sum, count);
-            spread<T, W>(values, tiles.matrix(0) + tile * s.out + c, tiles.apart, count);
-        });
-        if (j == s.across - 1 || tile == block.count - 1)
-            for (int64_t c = 0; c < s.out; ++c) of_bias[c] += sums[c], sums[c] = 0;
-    });
+template <typename T> void input_gradient(const T* weight, const T* g, const T* which, T* of_x, const Shape& s, int64_t way) {
+    const auto call = way == FOUR ? convolve<T, Four, true> : way == WHOLE ? convolve<T, Whole, true> : convolve<T, Two, true>;
+    call({g, which, s.made_high, s.made_wide, s.out}, weight, {nullptr, of_x, nullptr, s.high, s.wide, s.in, false}, s.images, 2 - s.above, 2 - s.left);
 }
 
-// weight: (out, 3, 3, in); taps: (16, out, in)
-template <typename T> void to_taps(const T* weight, const Tiles<T>& taps, int64_t out, int64_t in) {
-    const int64_t apart = taps.apart;
-    const Vec<T> half = splat<T>(T(0.5));
-    for (int64_t o = 0; o < out; ++o)
-        each_vector<T>(in, [&](int64_t c, auto whole, int64_t count) {
-            constexpr bool W = decltype(whole)::value;
-            const T* from = weight + 9 * o * in + c;
-            T* to = taps.matrix(0) + o * in + c;
-            Vec<T> t[4][3];
-            for (int j = 0; j < 3; ++j) {
-                const Vec<T> p = get<W>(from + j * in, count), q = get<W>(from + (3 + j) * in, count);
-                const Vec<T> r = get<W>(from + (6 + j) * in, count);
-                t[0][j] = p, t[1][j] = half * (p + r + q), t[2][j] = half * (p + r - q), t[3][j] = r;
-            }
-            for (int i = 0; i < 4; ++i, to += 4 * apart) {
-                put<W>(to, t[i][0], count);
-                put<W>(to + apart, half * (t[i][0] + t[i][2] + t[i][1]), count);
-                put<W>(to + 2 * apart, half * (t[i][0] + t[i][2] - t[i][1]), count);
-                put<W>(to + 3 * apart, t[i][2], count);
-            }
-        });
-}
-
-template <typename T> void from_taps(const Tiles<T>& taps, T* weight, int64_t out, int64_t in) {
-    const int64_t apart = taps.apart;
-    const Vec<T> half = splat<T>(T(0.5));
-    for (int64_t o = 0; o < out; ++o)
-        each_vector<T>(in, [&](int64_t c, auto whole, int64_t count) {
-            constexpr bool W = decltype(whole)::value;
-            const T* from = taps.matrix(0) + o * in + c;
-            T* to = weight + 9 * o * in + c;
-            Vec<T> t[4][3];
-            for (int i = 0; i < 4; ++i, from += 4 * apart) {
-                const Vec<T> q = get<W>(from + apart, count), r = get<W>(from + 2 * apart, count);
-                const Vec<T> sum = half * (q + r);
-                t[i][0] = get<W>(from, count) + sum, t[i][1] = half * (q - r), t[i][2] = get<W>(from + 3 * apart, count) + sum;
-            }
-            for (int j = 0; j < 3; ++j) {
-                const Vec<T> sum = half * (t[1][j] + t[2][j]);
-                put<W>(to + j * in, t[0][j] + sum, count);
-                put<W>(to + (3 + j) * in, half * (t[1][j] - t[2][j]), count);
-                put<W>(to + (6 + j) * in, t[3][j] + sum, count);
-            }
-        });
-}
-
-template <typename T> void forward(const T* x, const T* weight, const T* bias, T* y, T* which, const Shape& s, bool pooled) {
-    std::unique_ptr<T[]> turned(new T[9 * s.in * s.out]);
-    const Tiles<T> taps(s.in, s.out);
-    turn(weight, turned.get(), s.out, 9, s.in);
-    to_taps(turned.get(), taps, s.in, s.out);
-    each_block_of_tiles<T>(s, [&](Block block, const Tiles<T>& inputs, const Tiles<T>& outputs) {
-        to_tiles(x, inputs, s, block);
-        for (int64_t number = 0; number < 16; ++number)
-            multiply(Product<T>{inputs.matrix(number), s.in, 1, taps.matrix(number), s.out, outputs.matrix(number),
-                                s.out, block.count, s.out, s.in, s.in, SET});
-        if (pooled) to_pooled(outputs, bias, y, which, s, block);
-        else to_maps(outputs, bias, y, s, block);
-    });
-}
-
-// which: of the pooled output, else none. No gradient is computed where there is no room for it. Tiles of the weight's gradient are
-// added up in runs, as many runs as there are tiles in one, or so: errors then grow with the fourth root of their number.
-template <typename T>
-void backward(const T* x, const T* weight, const T* g, const T* which, T* of_x, T* of_weight, T* of_bias, const Shape& s) {
-    const Tiles<T> taps(s.out, s.in), of_taps(s.out, s.in);
-    if (of_x) {
-        to_taps(weight, taps, s.out, s.in);
-        std::memset(of_x, 0, s.images * s.high * s.wide * s.in * sizeof(T));
-    }
-    std::fill(of_bias, of_bias + s.out, T(0));
-    const int64_t run = std::max<int64_t>(12, std::sqrt((double)s.tiles()));
-    each_block_of_tiles<T>(s, [&](Block block, const Tiles<T>& inputs, const Tiles<T>& outputs) {
-        from_gradient(g, which, outputs, of_bias, s, block);
-        if (of_weight) {
-            to_tiles(x, inputs, s, block);
-            for (int64_t number = 0; number < 16; ++number)
-                multiply(Product<T>{outputs.matrix(number), 1, s.out, inputs.matrix(number), s.in, of_taps.matrix(number),
-                                    s.in, s.out, s.in, block.count, run, block.first ? ADD : SET});
-        }
-        if (of_x) {
-            for (int64_t number = 0; number < 16; ++number)
-                multiply(Product<T>{outputs.matrix(number), s.out, 1, taps.matrix(number), s.in, inputs.matrix(number),
-                                    s.in, block.count, s.in, s.out, s.out, SET});
-            from_tiles(inputs, of_x, s, block);
-        }
-    });
-    if (of_weight) from_taps(of_taps, of_weight, s.out, s.in);
+template <typename T> void weight_gradient(const T* x, const T* g, const T* which, T* of_weight, const Shape& s, int64_t way) {
+    const auto call = way == FOUR ? weight_gradient<T, Four> : way == WHOLE ? weight_gradient<T, Pixels> : weight_gradient<T, Two>;
+    call({x, nullptr, s.high, s.wide, s.in}, {g, which, s.made_high, s.made_wide, s.out}, of_weight, s);
 }
 
 }  // namespace
 
 #define FUNCTIONS(T, type)                                                                                             \
     EXPORT(winograd_forward, type)                                                                                     \
-    (const T* x, const T* weight, const T* bias, T* y, T* which, const Shape* shape, int64_t pooled) {                 \
-        forward(x, weight, bias, y, which, *shape, pooled);                                                            \
+    (const T* x, const T* weight, const T* bias, T* y, T* which, const Shape* shape, int64_t pooled, int64_t way) {    \
+        forward(x, weight, bias, y, which, *shape, pooled, way);                                                       \
     }                                                                                                                  \
-    EXPORT(winograd_backward, type)                                                                                    \
-    (const T* x, const T* weight, const T* g, const T* which, T* of_x, T* of_weight, T* of_bias, const Shape* shape) { \
-        backward(x, weight, g, which, of_x, of_weight, of_bias, *shape);                                               \
+    EXPORT(winograd_input, type)                                                                                       \
+    (const T* weight, const T* g, const T* which, T* of_x, const Shape* shape, int64_t way) {                          \
+        input_gradient(weight, g, which, of_x, *shape, way);                                                           \
+    }                                                                                                                  \
+    EXPORT(winograd_weight, type)                                                                                      \
+    (const T* x, const T* g, const T* which, T* of_weight, const Shape* shape, int64_t way) {                          \
+        weight_gradient(x, g, which, of_weight, *shape, way);                                                          \
+    }                                                                                                                  \
+    EXPORT(winograd_bias, type)(const T* g, const T* which, T* of_bias, const Shape* shape) {                          \
+        const int64_t pixels = which ? shape->made_high / 2 * (shape->made_wide / 2) : shape->made_high * shape->made_wide; \
+        sum_gradients(g, which, of_bias, shape->images, pixels, shape->out);                                           \
     }
 FUNCTIONS(float, f32)
 FUNCTIONS(double, f64)

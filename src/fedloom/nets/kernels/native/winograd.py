@@ -1,45 +1,99 @@
-"""3x3 convolutions by Winograd's F(2x2, 3x3), alone or with the pooling and ReLU that follow: winograd.cpp.
+"""3x3 convolutions by Winograd's algorithms, alone or with the pooling and ReLU that follow: winograd.cpp.
 
-Four outputs take 16 multiplications per pair of channels instead of 36, in all three passes.
+    F(2x2, 3x3)    four outputs take 16 multiplications per pair of channels instead of 36
+    F(4x4, 3x3)    sixteen take 36 instead of 144; rounding errors are three times those of F(2x2, 3x3)
+    2x2 maps       four take 9 instead of 36, in a border of one pixel
+
+Errors of torch's direct sum grow with its length, those of F(4x4, 3x3) hardly do: it is used from as many channels, or for
+the weight's gradient pixels, on as make its errors no larger than torch's.
 
 Lavin and Gray, "Fast algorithms for convolutional neural networks", CVPR 2016.
+Barabasz, Anderson, Soodhalter and Gregg, "Error analysis and improving the accuracy of Winograd convolution", 2020.
 """
 
 from __future__ import annotations
 
 import ctypes
 from functools import lru_cache
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from fedloom.nets.kernels.native.applies import maps
 from fedloom.nets.kernels.native.convolution import Gradients, Pair, Result
 from fedloom.nets.kernels.native.library import Numbers, run
 
+TWO, FOUR, WHOLE = range(3)  # as in winograd.cpp
+FORWARD, INPUT, WEIGHT = 256, 128, 3200  # channels, channels and pixels from which on F(4x4, 3x3) is as exact as torch
+TILES, IMAGES = (
+    64,
+    16,
+)  # of 2x2 pixels, or of 2x2 maps; with fewer, the weight's gradient is less exact than torch's, or slow
+
+
+def pays(images: tuple[int, ...], padding: Pair) -> bool:
+    """A fixed rule on shapes, (B, C, H, W)."""
+    batch, _, high, wide = images
+    if _is_whole((high, wide), padding):
+        return batch >= IMAGES
+    return batch * _tiles((high + 2 * padding[0] - 2, wide + 2 * padding[1] - 2), 2) >= TILES
+
+
+class Plan(NamedTuple):
+    """For one shape of convolution."""
+
+    size: Pair  # of the result
+    shape: Numbers  # what the kernels take
+    forward: int  # the way of each pass
+    input: int
+    weight: int
+
 
 @lru_cache(maxsize=256)
-def shapes(images: tuple[int, ...], out: int, padding: Pair, pooled: bool) -> tuple[tuple[int, int, int, int], Numbers]:
-    """Of the result, channels last, and what the kernels take; from (B, C, H, W)."""
+def planned(images: tuple[int, ...], out: int, padding: Pair, pooled: bool) -> Plan:
+    """From (B, C, H, W). A fixed rule on shapes."""
     batch, inputs, high, wide = images
     made = (high + 2 * padding[0] - 2, wide + 2 * padding[1] - 2)
-    down, across = (side // 2 if pooled else (side + 1) // 2 for side in made)
-    numbers = (batch, high, wide, inputs, out, *padding, *made, down, across)
-    size = (down, across) if pooled else made
-    return (batch, *size, out), (ctypes.c_int64 * len(numbers))(*numbers)
+    numbers = (batch, high, wide, inputs, out, *padding, *made)
+    size = (made[0] // 2, made[1] // 2) if pooled else made
+
+    def way(size: Pair, exact: bool) -> int:
+        if _is_whole((high, wide), padding):
+            return WHOLE
+        return FOUR if exact and 36 * _tiles(size, 4) < 16 * _tiles(size, 2) else TWO
+
+    ways = way(made, inputs >= FORWARD), way((high, wide), out >= INPUT), way(made, batch * made[0] * made[1] >= WEIGHT)
+    return Plan(size, (ctypes.c_int64 * len(numbers))(*numbers), *ways)
+
+
+def _is_whole(size: Pair, padding: Pair) -> bool:
+    return size == (2, 2) and padding == (1, 1)
+
+
+def _tiles(size: Pair, side: int) -> int:
+    return -(-size[0] // side) * -(-size[1] // side)
 
 
 def forward(x: Tensor, weight: Tensor, bias: Tensor | None, padding: Pair, pooled: bool, trained: bool) -> Result:
-    size, shape = shapes(tuple(x.shape), len(weight), padding, pooled)
-    y = x.new_empty(size)
+    plan = planned(tuple(x.shape), len(weight), padding, pooled)
+    y = maps(x, len(weight), plan.size)
     which = torch.empty_like(y) if pooled and trained else None
-    run("winograd_forward", "ppppppn", (x, weight, bias, y, which), shape, pooled)
+    run("winograd_forward", "ppppppnn", (x, weight, bias, y, which), plan.shape, pooled, plan.forward)
     return Result(y, which)
 
 
-def backward(x: Tensor, weight: Tensor, g: Tensor, kept: Result, padding: Pair, needed: tuple[bool, bool]) -> Gradients:
+def backward(
+    x: Tensor, weight: Tensor, g: Tensor, kept: Result, padding: Pair, needed: tuple[bool, bool, bool]
+) -> Gradients:
+    plan = planned(tuple(x.shape), len(weight), padding, kept.which is not None)
     of_x = torch.empty_like(x) if needed[0] else None
     of_weight = torch.empty_like(weight) if needed[1] else None
-    of_bias = x.new_empty(len(weight))
-    _, shape = shapes(tuple(x.shape), len(weight), padding, kept.which is not None)
-    run("winograd_backward", "pppppppp", (x, weight, g, kept.which, of_x, of_weight, of_bias), shape)
+    of_bias = x.new_empty(len(weight)) if needed[2] else None
+    if needed[0]:
+        run("winograd_input", "pppppn", (weight, g, kept.which, of_x), plan.shape, plan.input)
+    if needed[1]:
+        run("winograd_weight", "pppppn", (x, g, kept.which, of_weight), plan.shape, plan.weight)
+    if needed[2]:
+        run("winograd_bias", "pppp", (g, kept.which, of_bias), plan.shape)
     return Gradients(of_x, of_weight, of_bias)
