@@ -29,6 +29,7 @@ import venv
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from statistics import median
@@ -122,11 +123,12 @@ class Worker:
     failure: str = ""
 
 
-def configs(name: str, load: Workload, channels_last: bool) -> tuple[Config, ...]:
-    """All settings of a contender; the layout of images concerns peers with convolutional nets."""
+def configs(name: str, load: Workload, channels_last: bool, wanted: list[str] | None) -> tuple[Config, ...]:
+    """All settings of a contender, or the wanted ones of a peer. The layout of images concerns convolutional nets."""
     plain, peer = CONTENDERS[name].configs, bool(CONTENDERS[name].requires)
     laid_out = channels_last and peer and load.net != "mlp"
-    return plain + tuple(replace(config, channels_last=True) for config in plain) * laid_out
+    every = plain + tuple(replace(config, channels_last=True) for config in plain) * laid_out
+    return tuple(config for config in every if not peer or not wanted or str(config) in wanted)
 
 
 def interpreter(name: str, envs: Path) -> Path:
@@ -314,6 +316,7 @@ def arguments() -> argparse.Namespace:
         default=True,
         help="peers also with nets and images in that layout, set by hand; the fastest setting counts",
     )
+    parser.add_argument("--settings", nargs="+", help='of peers, such as "2x1 channels-last"; default: all')
     parser.add_argument("--repeats", type=int, default=3, help="turns of each contender")
     parser.add_argument("--rounds", type=int, default=3, help="timed rounds in a turn")
     parser.add_argument("--timeout", type=float, default=1800, help="seconds that a turn may take")
@@ -335,7 +338,8 @@ def main() -> None:
     measured: dict[str, list[Worker]] = {}
     for key in options.workloads:
         load = WORKLOADS[key]
-        workers = [Worker(name, c) for name in options.contenders for c in configs(name, load, options.channels_last)]
+        settings = partial(configs, load=load, channels_last=options.channels_last, wanted=options.settings)
+        workers = [Worker(name, c) for name in options.contenders for c in settings(name)]
         for repeat, worker in turns(options.contenders, options.repeats, workers):
             run(worker, load, options.rounds, options.envs, options.timeout)
             shown = worker.failure or " ".join(f"{s:.3g}" for s in worker.seconds[-options.rounds :])
