@@ -2,8 +2,10 @@
 #   docker build -t fedloom .
 #   docker run --rm fedloom compare --tuned /demo --seeds 5 --no-personal --eval-every 0      # the README's demo
 #   docker run --rm -v "$PWD:/work" fedloom run recipe.yaml --name first                       # your own recipe
-#   docker run --rm -p 9091-9093:9091-9093 --entrypoint flower-superlink fedloom --insecure    # a Flower server
-#   docker run --rm -v /data:/data:ro --entrypoint flower-supernode fedloom --insecure --superlink HOST:9092
+#   docker run --rm -p 8000:8000 --entrypoint flower-superlink fedloom --insecure \
+#     --disable-runtime-dependency-installation --host 0.0.0.0                                 # a Flower server
+#   docker run --rm -v /data:/data:ro --entrypoint flower-supernode fedloom --insecure --superlink HOST:8000 \
+#     --node-config 'partition-id=0 name="hospital-0" data="/data/site-0.npz"'                 # one of its nodes
 FROM python:3.12-slim AS build
 WORKDIR /src
 COPY pyproject.toml README.md LICENSE ./

@@ -62,7 +62,7 @@ docs: .venv/installed-dev
 
 # The documentation as a website, in site/; every link of it is checked.
 site: .venv/installed-docs
-	$(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 # What is published: a wheel and a source archive. `.venv/bin/twine upload dist/*` publishes them.
 dist: .venv/installed-dev

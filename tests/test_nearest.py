@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from fedloom.cli import names
 from fedloom.cli.application import COMMANDS
 from fedloom.elsewhere import ABSENT, ELSEWHERE
 from fedloom.methods import method
-from fedloom.nearest import near, unknown_part
+from fedloom.nearest import near, unknown_data, unknown_part
 from fedloom.recipe import Recipe
 
 
@@ -24,13 +26,18 @@ from fedloom.recipe import Recipe
         ("trimmed-mean", "trimmed"),
         ("FedOpt", "fedadam"),
         ("per-fedavg", "perfedavg"),
+        ("GN", "norm(kind=gn)"),
+        ("DP-SGD", "dp"),
+        ("contrastive", "moon"),
     ],
 )
 def test_another_spelling_or_another_library_s_name_is_understood(name: str, proposal: str) -> None:
     assert near(name, names.methods(), "methods") == [proposal]
 
 
-@pytest.mark.parametrize("name", ["q-ffl", "qfedavg", "fedxyz", "banana", "fed"])
+@pytest.mark.parametrize(
+    "name", ["q-ffl", "qfedavg", "FedPAQ", "kNN-Per", "GPFL", "FedBuff", "fedxyz", "banana", "fed"]
+)
 def test_what_is_like_no_method_gets_no_proposal(name: str) -> None:
     assert near(name, names.methods(), "methods") == []
 
@@ -38,6 +45,17 @@ def test_what_is_like_no_method_gets_no_proposal(name: str) -> None:
 def test_a_known_method_that_is_missing_is_said_to_be_missing() -> None:
     said = "method: unknown part 'q-ffl'; fedloom does not have it; `fedloom list methods` shows all"
     assert unknown_part("q-ffl", names.methods()) == said
+
+
+def test_a_path_without_its_form_is_answered_with_the_form(tmp_path: Path) -> None:
+    (tmp_path / "images").mkdir()
+    for name, proposal in (
+        ("rows.csv", "table:rows.csv?target=COLUMN"),
+        ("rows.parquet", "table:rows.parquet?target=COLUMN"),
+        (f"{tmp_path}/images", f"folder:{tmp_path}/images"),
+        ("cifar-10", "cifar10"),
+    ):
+        assert f"; did you mean {proposal}? " in unknown_data(name, ["cifar10"], {}, None, ["folder:PATH", "PATH.npz"])
 
 
 def test_every_proposal_exists_and_nothing_that_is_absent_does() -> None:

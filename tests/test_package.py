@@ -1,7 +1,8 @@
-"""What is published: every file that the code reads is in the wheel, and the version is the same everywhere."""
+"""What is published: every file that the code reads is in the wheel, one version everywhere, and tests that are named exist."""
 
 from __future__ import annotations
 
+import re
 import tomllib
 from fnmatch import fnmatch
 from pathlib import Path
@@ -28,3 +29,10 @@ def test_every_file_beside_the_code_is_package_data() -> None:
 
 def test_the_citation_names_this_version() -> None:
     assert yaml.safe_load((ROOT / "CITATION.cff").read_text())["version"] == fl.__version__
+
+
+def test_tests_that_workflows_and_targets_name_exist() -> None:
+    files = [ROOT / "Makefile", *sorted((ROOT / ".github" / "workflows").glob("*.yml"))]
+    named = {path for file in files for path in re.findall(r"\btests/[\w./]+", file.read_text(encoding="utf-8"))}
+    assert len(named) > 5
+    assert [path for path in sorted(named) if not (ROOT / path).exists()] == []

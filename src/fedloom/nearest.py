@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Mapping
 from difflib import SequenceMatcher
+from pathlib import Path
 
 from fedloom.elsewhere import ABSENT, ELSEWHERE
 from fedloom.errors import LINE, shown
@@ -80,7 +81,7 @@ def unknown_data(
     name: str, known: Iterable[str], files: Mapping[str, object], folder: str | None, forms: Collection[str]
 ) -> str:
     """`files`: of the folder $FEDLOOM_DATA, by name; `forms`: folder:PATH and others."""
-    proposals = near(name, [*files, *known])
+    proposals = data_form(name) or near(name, [*files, *known])
     hint = f"; did you mean {proposals[0]}?" if proposals else "."
     allowed = allowed_data(forms)
     if not folder:
@@ -90,6 +91,13 @@ def unknown_data(
         )
     content = ", ".join(files) or "no npz file"
     return f"data {shown(name)} is not in FEDLOOM_DATA ({folder}), which holds {content}{hint} Allowed: {allowed}"
+
+
+def data_form(name: str) -> list[str]:
+    """What a path without its form would be, such as rows.csv or a folder of images."""
+    if Path(name).suffix.lower() in (".csv", ".parquet"):
+        return [f"table:{name}?target=COLUMN"]
+    return [f"folder:{name}"] if Path(name).is_dir() else []
 
 
 def allowed_data(forms: Collection[str]) -> str:

@@ -15,6 +15,7 @@ def completed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatc
     before = typed.partition('"')[0] if '"' in typed else typed.rpartition(" ")[0]
     monkeypatch.setenv("COMP_CWORD", str(len(before.split())))
     monkeypatch.setattr("sys.argv", ["fedloom"])
+    monkeypatch.setattr("__main__.__package__", "", raising=False)  # `python -m pytest` would be part of the name
     with pytest.raises(SystemExit):
         main()
     return capsys.readouterr().out.splitlines()

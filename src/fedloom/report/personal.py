@@ -8,6 +8,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from fedloom.evaluation.fine_tuned import PersonalizationResult
 from fedloom.evaluation.metrics import Metric, find_metric
@@ -96,9 +97,32 @@ def unseen_line(results: ResultsByRun) -> str:
 
 
 def print_wide(console: Console, table: Table) -> None:
-    """Print at full width even in a narrow terminal: a wrapped line is better than a truncated number."""
-    needed = table.__rich_measure__(console, console.options.update(width=1000, max_width=1000)).maximum
-    Console(file=console.file, width=max(console.width, needed), quiet=console.quiet).print(table)
+    """Print with all numbers, in a narrow terminal too: columns move together and texts wrap between words.
+
+    Where that is not enough, and in a file or a pipe, lines are as long as they need to be: a wrapped line is better than a
+    truncated number.
+    """
+    free = console.options.update(width=1000, max_width=1000)
+    needed = table.__rich_measure__(console, free).maximum
+    if console.is_terminal and needed > console.width:
+        for gap in (1, 0):
+            table.padding, table.show_edge = (0, gap, 0, 0), False
+            needed = table.__rich_measure__(console, free).minimum
+            if needed <= console.width:
+                break
+        _share_out(table, max(0, console.width - needed))
+    width = max(console.width, needed)
+    Console(file=console.file, width=width, quiet=console.quiet, emoji=False).print(table)
+
+
+def _share_out(table: Table, spare: int) -> None:
+    """Columns of text as wide as their longest word, the first ones wider while there is room."""
+    for column in table.columns:
+        if not column.no_wrap:
+            texts = [Text.from_markup(str(cell)).plain for cell in (column.header, *column.cells)]
+            longest_word = max((len(word) for text in texts for word in text.split()), default=0)
+            extra = min(spare, max(map(len, texts)) - longest_word)
+            column.width, spare = longest_word + extra, spare - extra
 
 
 def adopted_table(adopted: Adopted) -> Table:

@@ -21,13 +21,14 @@ class SheetEntry:
 
 @dataclass(frozen=True)
 class Sheet:
-    """Columns have one or more levels of titles; the first column holds text, the others numbers."""
+    """Columns have one or more levels of titles; the first ones hold text, which may be wrapped, the others numbers."""
 
     title: str
     columns: Sequence[tuple[str, ...]]
     rows: Sequence[Sequence[SheetEntry]]
     notes: Sequence[str] = field(default=())
     caption: str = ""  # sentences that belong to the table wherever it goes
+    text_columns: int = 1
 
     @property
     def levels(self) -> int:
@@ -35,7 +36,7 @@ class Sheet:
 
 
 def rich_table(sheet: Sheet) -> Table:
-    table = plain_table(sheet.title, [escape("\n".join(column)) for column in sheet.columns])
+    table = plain_table(sheet.title, [escape("\n".join(column)) for column in sheet.columns], sheet.text_columns)
     for row in sheet.rows:
         table.add_row(*(_rich(entry) for entry in row))
     return table
@@ -46,7 +47,7 @@ def markdown(sheets: Sequence[Sheet]) -> str:
     for sheet in sheets:
         lines = [f"**{_plain(sheet.title)}**", ""] if sheet.title else []
         lines.append(_line([_plain(", ".join(column)) for column in sheet.columns]))
-        lines.append(_line(["---", *("---:" for _ in sheet.columns[1:])]))
+        lines.append(_line(["---" if number < sheet.text_columns else "---:" for number in range(len(sheet.columns))]))
         for row in sheet.rows:
             texts = [f"**{_plain(entry.text)}**" if entry.bold else _plain(entry.text) for entry in row]
             lines.append(_line([f"{t} {_plain(e.mark)}".strip() for t, e in zip(texts, row, strict=True)]))
@@ -63,7 +64,8 @@ def latex(sheets: Sequence[Sheet]) -> str:
 def _tabular(sheet: Sheet) -> str:
     caption = f"{sheet.title}. {sheet.caption}" if sheet.caption else sheet.title
     lines = ["\\begin{table}[t]", "\\centering", f"\\caption{{{tex(caption)}}}"]
-    lines += [f"\\begin{{tabular}}{{l{'r' * (len(sheet.columns) - 1)}}}", "\\toprule"]
+    aligned = "l" * sheet.text_columns + "r" * (len(sheet.columns) - sheet.text_columns)
+    lines += [f"\\begin{{tabular}}{{{aligned}}}", "\\toprule"]
     for level in range(sheet.levels):
         cells = []
         for title, group in groupby(column[level] if level < len(column) else "" for column in sheet.columns):

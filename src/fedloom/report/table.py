@@ -137,8 +137,8 @@ def comparison_legend(comparison: Comparison) -> str:
         t = comparison.fine_tuning
         text += f"; personal: the same after {t.epochs} epochs of fine-tuning ({t.part}, {t.rate_share:g} x the method's lr)"
         higher = all(find_metric(name).better == "higher" for name in comparison.metrics)
-        worst = "the lowest of all clients" if higher else "of the client that it is worst for"
-        text += f"; worst: {worst}; unseen: on test samples of classes without training samples"
+        worst = "lowest of all clients" if higher else "of the client with the worst"
+        text += f"; worst: personal, {worst}; unseen: personal, on test samples of classes without training samples"
     return text + "."
 
 

@@ -101,7 +101,7 @@ def tuning_sheet(study: Study) -> Sheet:
         for chosen in tuned.methods
     ]
     title = f"{metric.heading} on {tuned.validation_samples} validation samples; {tuned.budget}"
-    return Sheet(title, [(name,) for name in names], rows)
+    return Sheet(title, [(name,) for name in names], rows, text_columns=2)
 
 
 def _values(chosen: ChosenSettings) -> str:

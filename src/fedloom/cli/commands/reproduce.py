@@ -112,6 +112,7 @@ def _list(what: str | None) -> Outcome:
     from fedloom.report.published import cell_line, table_line, table_list, tables_list
 
     one_table = what is not None and "/" in what
+    console.note("planning, and timing nets on this machine to say how long runs would take ...")
     listed = table_list(str(what)) if one_table else tables_list(what)
     entries = [Entry(*(cell_line(row) if one_table else table_line(row))) for row in listed.rows]
     width = console.width()

@@ -123,7 +123,7 @@ def _run(run: RunFiles) -> dict[str, Any]:
         "summary": _summary(run),
         "curves": _curves(lines, [metric["name"] for metric in run.metrics]),
     }
-    if run.class_names != [str(number) for number in range(len(run.class_names))]:
+    if run.class_names != [str(label) for label in range(len(run.class_names))]:
         numbers["classes"] = run.class_names
     if run.client_names:
         numbers["names"] = run.client_names
