@@ -365,7 +365,7 @@ def test_workers_in_fresh_processes_build_the_same_adapters() -> None:
 
 @pytest.mark.parametrize("text", ["lora(rank=2) + scaffold", "lora(rank=2, dropout=0.2)"])
 def test_workers_vmap_and_batches_change_no_bit_or_next_to_none(text: str) -> None:
-    fields = {"batch": 24, "epochs": 1, "vmap": "off"}
+    fields = {"batch": 24, "epochs": 1, "vmap": "off", "lr": 0.01}  # at 0.1 it diverges, and rounding grows
     runs = [train(text, workers=workers, **fields) for workers in (1, 2)]
     assert runs[0].summary["digest"] == runs[1].summary["digest"]
     if "dropout" not in text:
