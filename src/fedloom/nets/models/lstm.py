@@ -33,7 +33,7 @@ class Tokens(nn.Module):
             longest = int((x != self.padding).sum(1).max())
             x = x[:, : max(longest, 1)]
         embedded, real = self.embed(x)
-        states: Tensor = self.lstm(embedded)[0]  # (B, T, hidden)
+        states = states_of(self.lstm, embedded)
         if self.pool == "mean":
             return masked_mean(states, real)
         last = (real.sum(1).long() - 1).clamp(min=0)
@@ -48,8 +48,19 @@ class Signals(nn.Module):
         self.pool = pool
 
     def forward(self, x: Tensor) -> Tensor:
-        states: Tensor = self.lstm(steps_of(x))[0]
+        states = states_of(self.lstm, steps_of(x))
         return masked_mean(states, None) if self.pool == "mean" else states[:, -1]
+
+
+def states_of(lstm: nn.LSTM, x: Tensor) -> Tensor:
+    """(B, T, hidden). Under bf16 a processor without bfloat16 kernels for recurrent layers computes them in float32."""
+    bf16 = x.device.type == "cpu" and torch.is_autocast_enabled("cpu")
+    if bf16 and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
+        with torch.autocast("cpu", enabled=False):
+            states: Tensor = lstm(x.float())[0]
+    else:
+        states = lstm(x)[0]
+    return states
 
 
 def padding_last(x: Tensor, padding: int) -> Tensor:
