@@ -35,7 +35,9 @@ GIVEN = {
 }
 NEEDS: dict[str, dict[str, Any]] = {
     "feddf": {"data": {"public": 0.1}},
-    "decorr": {"lr": 0.01},  # features that hardly vary are divided by their deviation: rounding grows from step to step
+    "decorr": {
+        "lr": 0.01
+    },  # features that hardly vary are divided by their deviation: rounding grows from step to step
     "wn": {"model": "cnn", "lr": 1e-4, "batch": "full", "rounds": 1, "momentum": 0.0},  # losses are in the hundreds
     "agn": {"model": "cnn"},
     "norm": {"model": "cnn"},
