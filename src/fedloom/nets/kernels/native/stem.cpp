@@ -135,50 +135,63 @@ INLINE void weight_rows(const T* padded, const T* g, const T* which, const T* ze
 
 // Of a pooled window one number in four has a gradient, in another place for each channel: each channel adds the pixels under its
 // own kernel, a kernel's row at a time. C channels of R rows of V vectors are in registers, for a row of windows.
+// starts, values: (windows of a row, out), the place of each gradient's pixels in the image, and the gradient
+template <typename T> using Start = std::conditional_t<sizeof(T) == 4, int32_t, int64_t>;
+
 template <typename T, int64_t C, int64_t R, int64_t V>
-INLINE void pooled_rows(const T* padded, const T* g, const T* which, T* sums, const Stem& s, int64_t first_row) {
+INLINE void pooled_rows(const T* pixels, const Start<T>* starts, const T* values, T* sums, const Stem& s) {
     constexpr int64_t L = LANES<T>;
-    const int64_t places[5] = {0, s.in, s.row(), s.row() + s.in, 0}, length = s.kernel_high * V * L;
-    for (int64_t i = 0; i < s.down; ++i) {
-        Vec<T> parts[C][R][V] = {};
-        for (int64_t window = i * s.across; window < (i + 1) * s.across; ++window) {
-            const T* first = padded + corner<T>(s, window) + first_row * s.row();
-            for (int64_t c = 0; c < C; ++c) {
-                const int64_t place = (int64_t)which[window * s.out + c];
-                const Vec<T> value = splat<T>(place == DEAD ? T(0) : g[window * s.out + c]);
-                for (int64_t r = 0; r < R; ++r)
-                    for (int64_t v = 0; v < V; ++v)
-                        parts[c][r][v] += value * load(first + places[place] + r * s.row() + v * L);
-            }
+    const int64_t length = s.kernel_high * V * L;
+    Vec<T> parts[C][R][V] = {};
+    for (int64_t window = 0; window < s.across; ++window)
+        UNROLL for (int64_t c = 0; c < C; ++c) {
+            const T* first = pixels + starts[window * s.out + c];
+            const Vec<T> value = splat<T>(values[window * s.out + c]);
+            UNROLL for (int64_t r = 0; r < R; ++r)
+                UNROLL for (int64_t v = 0; v < V; ++v) parts[c][r][v] += value * load(first + r * s.row() + v * L);
         }
-        for (int64_t c = 0; c < C; ++c)
-            for (int64_t r = 0; r < R; ++r)
-                for (int64_t v = 0; v < V; ++v) {
-                    T* to = sums + c * length + ((first_row + r) * V + v) * L;
-                    store(to, load(to) + parts[c][r][v]);
-                }
-    }
+    UNROLL for (int64_t c = 0; c < C; ++c)
+        UNROLL for (int64_t r = 0; r < R; ++r)
+            UNROLL for (int64_t v = 0; v < V; ++v) {
+                T* to = sums + c * length + (r * V + v) * L;
+                store(to, load(to) + parts[c][r][v]);
+            }
 }
 
-// sums: (out, rows of a kernel, V vectors), of which the first kernel_wide * in numbers count
+// A row of windows at a time, which the nearest cache holds. sums: (out, rows of a kernel, V vectors), of which the first
+// kernel_wide * in numbers count
 template <typename T, int64_t V> void pooled_weight(const T* padded, const T* g, const T* which, T* sums, const Stem& s) {
-    constexpr int64_t C = VECTOR_BYTES == 64 ? 4 : 2;
-    const int64_t length = s.kernel_high * V * LANES<T>;
-    const auto channels = [&](int64_t c, auto count) {
-        constexpr int64_t N = decltype(count)::value;
+    constexpr int64_t MOST = VECTOR_BYTES == 64 ? 24 : 12;  // vectors in registers
+    const int64_t length = s.kernel_high * V * LANES<T>, count = s.across * s.out;
+    std::vector<Start<T>> starts(count + LANES<T>);
+    std::vector<T> values(count + LANES<T>);
+    for (int64_t i = 0; i < s.down; ++i, g += count, which += count) {
+        for (int64_t window = 0; window < s.across; ++window)
+            each_vector<T>(s.out, [&](int64_t c, auto whole, int64_t lanes) {
+                constexpr bool W = decltype(whole)::value;
+                typedef typename Vectors<T>::mask Places;
+                const int64_t at = window * s.out + c;
+                const Vec<T> place = get<W>(which + at, lanes);
+                const Places right = (place == splat<T>(1)) | (place == splat<T>(3)), below = (place == splat<T>(2)) | (place == splat<T>(3));
+                const Places start = (Start<T>)(2 * window * s.in) + (right & (Start<T>)s.in) + (below & (Start<T>)s.row());
+                std::memcpy(&starts[at], &start, sizeof(start));
+                store(&values[at], place == splat<T>(DEAD) ? Vec<T>{} : get<W>(g + at, lanes));
+            });
         int64_t row = 0;
         const auto rows = [&](auto number) {
-            constexpr int64_t R = decltype(number)::value;
-            for (; s.kernel_high - row >= R; row += R)
-                pooled_rows<T, N, R, V>(padded, g + c, which + c, sums + c * length, s, row);
+            constexpr int64_t R = decltype(number)::value, C = std::clamp<int64_t>(MOST / (R * V), 1, 4);
+            for (; s.kernel_high - row >= R; row += R) {
+                const T* pixels = padded + (2 * i + row) * s.row();
+                T* to = sums + row * V * LANES<T>;
+                int64_t c = 0;
+                for (; s.out - c >= C; c += C) pooled_rows<T, C, R, V>(pixels, &starts[c], &values[c], to + c * length, s);
+                for (; c < s.out; ++c) pooled_rows<T, 1, R, V>(pixels, &starts[c], &values[c], to + c * length, s);
+            }
         };
-        if (V == 1) rows(Number<5>{});
-        if (V <= 2) rows(Number<3>{});
+        if constexpr (5 * V <= MOST) rows(Number<5>{});
+        if constexpr (3 * V <= MOST) rows(Number<3>{});
         rows(Number<1>{});
-    };
-    int64_t c = 0;
-    for (; s.out - c >= C; c += C) channels(c, Number<C>{});
-    for (; c < s.out; ++c) channels(c, Number<1>{});
+    }
 }
 
 // Sums over the images, of sums over each: errors grow with the root of the number of pixels.
