@@ -67,12 +67,12 @@ class Case:
     augment: str = "crop+flip"
     data: str | None = None
 
-    def recipe(self, folder: Path, steps: int) -> Recipe:
+    def recipe(self, folder: Path, steps: int, kernels: str) -> Recipe:
         samples = self.samples or max(steps // self.cohort, 1) * self.batch
         data = self.data or str(_images(folder / f"{self.name}.npz", self.clients * samples, self.shape))
         fields = {"data": data, "split": "iid", "clients": self.clients, "fraction": self.cohort / self.clients}
         fields |= {"model": self.model, "method": self.method, "batch": self.batch, "augment": self.augment}
-        return recipe({**fields, "rounds": 100, "lr": 0.001, "bn": "batch", "workers": 1})
+        return recipe({**fields, "rounds": 100, "lr": 0.001, "bn": "batch", "workers": 1, "kernels": kernels})
 
 
 CASES = {
@@ -157,10 +157,10 @@ class Profile:
     test: float  # of an image, over training on one
 
 
-def measure(case: Case, steps: int, rounds: int) -> Profile:
+def measure(case: Case, steps: int, rounds: int, kernels: str) -> Profile:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        experiment = prepare(case.recipe(folder, steps))
+        experiment = prepare(case.recipe(folder, steps, kernels))
         with federation(experiment, create(experiment, folder / "run")) as fed:
             assert isinstance(fed.backend, ForkBackend)
             fed.backend.inline = True  # no worker processes
@@ -201,6 +201,7 @@ def main() -> None:
     parser.add_argument("--cases", nargs="+", default=list(CASES), choices=list(CASES), metavar="CASE")
     parser.add_argument("--steps", type=int, default=8, help="per round, for cases without a fixed client size")
     parser.add_argument("--rounds", type=int, default=2, help="measured rounds, after one warm-up round")
+    parser.add_argument("--kernels", choices=["torch", "portable", "native"], default="native")
     parser.add_argument("--out", type=Path, help="also write the table here, as Markdown")
     options = parser.parse_args()
     keep_freed_memory()
@@ -208,12 +209,12 @@ def main() -> None:
     for text in lines:
         print(text, flush=True)
     for name in options.cases:
-        profile = measure(CASES[name], options.steps, options.rounds)
+        profile = measure(CASES[name], options.steps, options.rounds, options.kernels)
         cells = [f"{100 * profile.shares[what]:.1f}" for what in SHARES]
         lines.append(row([name, f"{1000 * profile.step:.2f}", *cells, f"{100 * profile.test:.0f}"]))
         print(lines[-1], flush=True)
     if options.out:
-        command = f"python benchmarks/profiles.py --steps {options.steps} --rounds {options.rounds}"
+        command = f"python benchmarks/profiles.py --steps {options.steps} --rounds {options.rounds} --kernels {options.kernels}"
         origin = f"`{command}`, torch {torch.__version__}, {platform.machine()}, processor time of one thread"
         options.out.parent.mkdir(parents=True, exist_ok=True)
         options.out.write_text("\n".join([origin, "", *lines]) + "\n", encoding="utf-8")

@@ -38,8 +38,12 @@ def block(channels: int, stride: int) -> nn.Module:
     return nn.Sequential(first, nn.Sequential(conv, nn.BatchNorm2d(channels), nn.ReLU(inplace=True)))
 
 
-LAYERS = (norm, plain_norm, depthwise, block)
-NODES = {norm: "_BatchNorm", plain_norm: "_BatchNorm", depthwise: "_Depthwise", block: "_Block"}
+def separable(channels: int, stride: int) -> nn.Module:
+    return nn.Sequential(*block(channels, stride), nn.Conv2d(channels, channels + 3, 1, bias=False))
+
+
+LAYERS = (norm, plain_norm, depthwise, block, separable)
+NODES = {norm: "_BatchNorm", plain_norm: "_BatchNorm", depthwise: "_Depthwise", block: "_Block", separable: "_Block"}
 
 
 def drawn(make: Callable[[int, int], nn.Module], channels: int, stride: int) -> nn.Module:
@@ -116,7 +120,7 @@ def test_values_and_gradients_are_torch_s(make: Any, shape: Shape, stride: int, 
 @pytest.mark.parametrize(
     ("shape", "stride"), [((10, 32, 32, 32), 1), ((10, 64, 32, 32), 2), ((50, 128, 8, 8), 2), ((50, 1024, 2, 2), 1)]
 )
-@pytest.mark.parametrize("make", [norm, depthwise, block])
+@pytest.mark.parametrize("make", [norm, depthwise, block, separable])
 def test_errors_are_no_larger_than_torch_s(make: Any, shape: Shape, stride: int) -> None:
     """Relative root mean square, against float64. Where rounding makes a ReLU pass or not, both err by as much as a pixel."""
     net, x = drawn(make, shape[1], stride), maps(shape, torch.float32)
@@ -225,3 +229,12 @@ def test_what_is_not_a_number_stays_one() -> None:
     x[0, 0, 0, 0] = float("nan")
     for make in LAYERS:
         assert native(drawn(make, 6, 1))(x).isnan().any()
+
+
+@pytest.mark.parametrize(("channels", "joined"), [(64, True), (130, False)])
+def test_a_1x1_convolution_belongs_to_the_block_before_it_where_channels_are_few(channels: int, joined: bool) -> None:
+    ours, x = native(drawn(separable, channels, 1)), maps((4, channels, 6, 6), torch.float32).requires_grad_()
+    alone = {"ConvolutionBackward0", "MmBackward0"}
+    assert bool(operations(ours(x)) & alone) != joined
+    ours[-1].register_forward_hook(lambda *_: None)  # someone looks at what enters it
+    assert operations(ours(x)) & alone

@@ -2,6 +2,7 @@
 
     batch normalization, ReLU                                                       batchnorm.py
     batch normalization, ReLU, depthwise convolution, batch normalization, ReLU     block.py
+    the same and a 1x1 convolution                                                  block.py
     max-pooling, ReLU                                                               pool.py
     convolution, max-pooling, ReLU                                                  convolve.py
 
@@ -17,7 +18,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from fedloom.nets.kernels.native.batchnorm import BatchNorm2d
-from fedloom.nets.kernels.native.block import block, fits
+from fedloom.nets.kernels.native.block import block, fits, follows
 from fedloom.nets.kernels.native.convolve import convolve_pooled
 from fedloom.nets.kernels.native.pool import halves, pool_relu, pools
 
@@ -38,9 +39,11 @@ def _first(modules: list[nn.Module], at: int, x: Any) -> tuple[Any, int]:
     made: Tensor | None
     if type(module) is BatchNorm2d and _rectified(modules, at):
         if at + 4 < len(modules) and _is_block(modules, at):
-            made = block(x, module, modules[at + 2], modules[at + 3])  # type: ignore[arg-type]
+            point = modules[at + 5] if at + 5 < len(modules) and follows(modules[at + 5]) else None
+            point = None if point is None or _hooked(point) else point
+            made = block(x, module, modules[at + 2], modules[at + 3], point)  # type: ignore[arg-type]
             if made is not None:
-                return made, 5
+                return made, 5 if point is None else 6
         return module.normalize(x, relu=True), 2
     if halves(module) and _rectified(modules, at) and pools(x):
         return pool_relu(x), 2

@@ -21,7 +21,7 @@ from fedloom.nets.kernels.transforms import Sides, frequencies, made_size, perio
 
 SHARE = 0.6  # of the direct sum's multiplications; products of spectra are faster up to here
 SIDES = 0  # rows and columns are transformed one after the other, however short
-APART = 16  # numbers between rows of spectra, as in spectral.cpp
+APART = 16  # numbers between matrices of spectra, as in spectral.cpp
 
 
 @lru_cache(maxsize=256)
@@ -69,9 +69,9 @@ def _shapes(images: tuple[int, ...], out: int, taps: Pair, padding: Pair) -> tup
     batch, inputs, *sides = images
     sizes = (sides[0], sides[1])
     size, (high, wide) = made_size(sizes, taps, padding), periods_of(sizes, padding)
-    columns = wide // 2 + 1
-    numbers = (batch, *sizes, inputs, out, *taps, *size, high, columns)
-    room = 2 * high * (batch * (columns * inputs + APART) + 3 * APART)
+    numbers = (batch, *sizes, inputs, out, *taps, *size, high, wide)
+    matrix = (-(-batch * inputs // APART) | 1) * APART
+    room = 2 * high * (wide // 2 + 1) * matrix
     return size, (ctypes.c_int64 * len(numbers))(*numbers), room
 
 

@@ -1,0 +1,177 @@
+// A depthwise 3x3 convolution between two batch normalizations with ReLU, as in MobileNet, and perhaps the 1x1 convolution that
+// follows, as one operation: what lies between stays in a core's cache, a few images or rows at a time.
+//
+//     x -> normalize, ReLU -> convolve: y -> normalize, ReLU: z -> convolve by 1x1
+#include "depthwise.h"
+#include "norm.h"
+#include "product.h"
+#include "turn.h"
+
+#include <vector>
+
+namespace {
+
+constexpr int64_t ROWS = 64;     // of z, which the nearest cache holds
+constexpr int64_t SUMMED = 32;   // products of a 1x1 convolution, which are then added up
+constexpr int64_t ADDED = 2048;  // rows of a 1x1 convolution's weight gradient that are added up in T
+
+// One batch normalization as Python passes it: a row of pointers.
+template <typename T> struct Given {
+    const T *weight, *bias;
+    T *running_mean, *running_var;
+};
+
+// The 1x1 convolution that follows; none without a weight, (out, in).
+template <typename T> struct Point {
+    const T* weight;
+    int64_t in, out;
+};
+
+template <typename T>
+Product<T> product(const T* a, int64_t down, int64_t along, const T* b, T* c, int64_t rows, int64_t columns, int64_t depth, Into into) {
+    return {a, down, along, b, columns, c, columns, rows, columns, depth, SUMMED, into};
+}
+
+// From rows of y to z, or to what the 1x1 convolution makes of z.
+template <typename T> struct Result {
+    Result(const Norm<T>& norm, const Point<T>& point) : norm(norm), point(point) {
+        if (!point.weight) return;
+        turned.resize(point.in * point.out), z.resize(ROWS * point.in);
+        turn(point.weight, turned.data(), point.out, 1, point.in);
+    }
+    void write(const T* y, T* to, int64_t rows) {
+        if (!point.weight) return normalize<T, true>(y, to, norm, rows, point.in);
+        for (int64_t row = 0; row < rows; row += ROWS) {
+            const int64_t count = std::min(ROWS, rows - row);
+            normalize<T, true>(y + row * point.in, z.data(), norm, count, point.in);
+            multiply(product<T>(z.data(), point.in, 1, turned.data(), to + row * point.out, count, point.out, point.in, SET));
+        }
+    }
+    const Norm<T>& norm;
+    const Point<T>& point;
+    std::vector<T> turned, z;  // turned: (in, out)
+};
+
+// stats: mean and 1 / deviation, of x and then of y.
+template <typename T>
+void forward(const T* x, const Given<T>& before, const T* weight, const Given<T>& after, const Point<T>& point, T* y, T* made,
+             T* stats, void* memory, const Shape& s, const double* momentum, const double* eps, bool training) {
+    Workspace workspace = {(char*)memory};
+    const int64_t c = s.channels, rows = s.batch * s.high * s.wide, rows_made = s.batch * s.made_high * s.made_wide;
+    const Vec<T>* taps = all_taps(weight, c, false, workspace);
+    double* sums = workspace.take<double>(4 * c);
+    T* part = workspace.take<T>(s.group() * s.image());
+    T *first = stats, *second = stats + 2 * c;
+    std::memset(sums, 0, 4 * c * sizeof(double));
+    if (training) {
+        backwards(rows, c, [&](int64_t begin, int64_t count) { add_moments(x + begin * c, count, c, sums, sums + c); });
+        finish_moments(sums, sums + c, rows, c, momentum[0], eps[0], before.running_mean, before.running_var, first);
+    } else {
+        running_moments(before.running_mean, before.running_var, c, eps[0], first);
+        running_moments(after.running_mean, after.running_var, c, eps[1], second);
+    }
+    const Norm<T> norm = {first, first + c, before.weight, before.bias};
+    const Norm<T> next = {second, second + c, after.weight, after.bias};
+    Result<T> result(next, point);
+    for (int64_t begin = 0; begin < s.batch; begin += s.group()) {
+        const int64_t images = std::min(s.group(), s.batch - begin), pixels = images * s.made_high * s.made_wide;
+        T* to = y + begin * s.made();
+        normalize<T, true>(x + begin * s.image(), part, norm, images * s.high * s.wide, c);
+        convolve_images<T>(part, taps, nullptr, to, s, images);
+        if (training) add_moments(to, pixels, c, sums + 2 * c, sums + 3 * c);
+        else result.write(to, made + begin * s.made() / c * point.out, pixels);
+    }
+    if (!training) return;
+    finish_moments(sums + 2 * c, sums + 3 * c, rows_made, c, momentum[1], eps[1], after.running_mean, after.running_var, second);
+    backwards(rows_made, c, [&](int64_t begin, int64_t count) { result.write(y + begin * c, made + begin * point.out, count); });
+}
+
+// Through the 1x1 convolution: its weight's gradient, and the gradient of z, of which sums for the normalization of y are added up.
+template <typename T>
+void point_backward(const T* y, const T* g, const Norm<T>& next, const Point<T>& point, T* of_z, T* of_point, double* sums, int64_t rows) {
+    const int64_t in = point.in, out = point.out;
+    std::vector<T> z(ROWS * in), part(out * in);
+    std::vector<double> totals(out * in);
+    int64_t added = 0;
+    const auto flush = [&]() {
+        for (int64_t at = 0; at < out * in; ++at) totals[at] += part[at];
+        added = 0;
+    };
+    for (int64_t row = 0; row < rows; row += ROWS) {
+        const int64_t count = std::min(ROWS, rows - row);
+        const T *from = g + row * out, *here = y + row * in;
+        normalize<T, true>(here, z.data(), next, count, in);
+        multiply(product<T>(from, 1, out, z.data(), part.data(), out, in, count, added ? ADD : SET));
+        multiply(product<T>(from, out, 1, point.weight, of_z + row * in, count, in, out, SET));
+        add_gradients<T, true>(here, of_z + row * in, next, count, in, sums, sums + in);
+        if ((added += count) >= ADDED) flush();
+    }
+    if (added) flush();
+    for (int64_t at = 0; at < out * in; ++at) of_point[at] = (T)totals[at];
+}
+
+// of_norms: gradients of weight and bias, of the first and then of the second normalization. of_z: room for the gradient of z, where
+// a 1x1 convolution follows; else g is that gradient.
+template <typename T>
+void backward(const T* x, const T* y, const T* g, const Given<T>& before, const T* weight, const Given<T>& after,
+              const Point<T>& point, const T* stats, T* of_x, T* of_weight, T* of_norms, T* of_z, T* of_point, void* memory,
+              const Shape& s, bool training) {
+    Workspace workspace = {(char*)memory};
+    const int64_t c = s.channels, rows = s.batch * s.high * s.wide, made = s.batch * s.made_high * s.made_wide;
+    const Vec<T>* taps = all_taps(weight, c, s.stride == 1, workspace);
+    double *sums = workspace.take<double>(4 * c), *totals = workspace.take<double>(9 * c);
+    T* shares = workspace.take<T>(4 * c);
+    T *part = workspace.take<T>(s.group() * s.image()), *inside = workspace.take<T>(s.group() * s.made());
+    const Norm<T> norm = {stats, stats + c, before.weight, before.bias};
+    const Norm<T> next = {stats + 2 * c, stats + 3 * c, after.weight, after.bias};
+    std::memset(sums, 0, 4 * c * sizeof(double));
+    std::memset(totals, 0, 9 * c * sizeof(double));
+    if (point.weight) {
+        point_backward(y, g, next, point, of_z, of_point, sums + 2 * c, made);
+        g = of_z;
+    } else {
+        backwards(made, c, [&](int64_t begin, int64_t count) {
+            add_gradients<T, true>(y + begin * c, g + begin * c, next, count, c, sums + 2 * c, sums + 3 * c);
+        });
+    }
+    finish_gradients(sums + 2 * c, sums + 3 * c, next, made, c, training, of_norms + 2 * c, of_norms + 3 * c, shares + 2 * c);
+    for (int64_t begin = 0; begin < s.batch; begin += s.group()) {
+        const int64_t images = std::min(s.group(), s.batch - begin), pixels = images * s.high * s.wide;
+        const T* from = x + begin * s.image();
+        T* to = of_x + begin * s.image();
+        apply_gradients<T, true>(y + begin * s.made(), g + begin * s.made(), inside, next, shares + 2 * c,
+                                 images * s.made_high * s.made_wide, c);
+        normalize<T, true>(from, part, norm, pixels, c);
+        add_weight_gradient(part, inside, totals, s, images);
+        input_gradient(inside, taps, to, s, images);
+        add_gradients<T, true>(from, to, norm, pixels, c, sums, sums + c);
+    }
+    finish_weight_gradient(totals, of_weight, c);
+    finish_gradients(sums, sums + c, norm, rows, c, training, of_norms, of_norms + c, shares);
+    backwards(rows, c, [&](int64_t begin, int64_t count) {
+        apply_gradients<T, true>(x + begin * c, of_x + begin * c, of_x + begin * c, norm, shares, count, c);
+    });
+}
+
+}  // namespace
+
+#define SIZES int64_t batch, int64_t channels, int64_t high, int64_t wide, int64_t made_high, int64_t made_wide, int64_t stride, int64_t out
+#define SHAPE {batch, channels, high, wide, made_high, made_wide, stride}
+#define FUNCTIONS(T, type)                                                                                             \
+    EXPORT(block_forward, type)                                                                                        \
+    (const T* x, const T* weight1, const T* bias1, T* mean1, T* var1, const T* weight, const T* weight2, const T* bias2, \
+     T* mean2, T* var2, const T* point, T* y, T* made, T* stats, void* memory, SIZES, double momentum1, double eps1,   \
+     double momentum2, double eps2, int64_t training) {                                                                \
+        const double momentum[] = {momentum1, momentum2}, eps[] = {eps1, eps2};                                        \
+        forward<T>(x, {weight1, bias1, mean1, var1}, weight, {weight2, bias2, mean2, var2}, {point, channels, out}, y, \
+                   made, stats, memory, SHAPE, momentum, eps, training);                                               \
+    }                                                                                                                  \
+    EXPORT(block_backward, type)                                                                                       \
+    (const T* x, const T* y, const T* g, const T* weight1, const T* bias1, const T* weight, const T* weight2,          \
+     const T* bias2, const T* point, const T* stats, T* of_x, T* of_weight, T* of_norms, T* of_z, T* of_point,         \
+     void* memory, SIZES, int64_t training) {                                                                          \
+        backward<T>(x, y, g, {weight1, bias1, nullptr, nullptr}, weight, {weight2, bias2, nullptr, nullptr},           \
+                    {point, channels, out}, stats, of_x, of_weight, of_norms, of_z, of_point, memory, SHAPE, training); \
+    }
+FUNCTIONS(float, f32)
+FUNCTIONS(double, f64)
