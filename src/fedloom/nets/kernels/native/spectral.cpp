@@ -26,12 +26,14 @@ struct Shape {
     int64_t made() const { return made_high * made_wide; }
 };
 
-// From maps of one size to their spectra, or by the transpose back. across: (2V, wide); down: (2U, 2 high)
+// From maps of one size to their spectra, or by the transpose back. across: (V, part, wide). down: (U, high), the cosines of the
+// frequencies up to U / 2, then the sines of those that are not their own conjugates.
 template <typename T> struct Transform {
     int64_t high, wide, U, V;
     const T* across;
     const T* down;
-    int64_t numbers() const { return 2 * V * wide + 4 * U * high; }
+    int64_t numbers() const { return 2 * V * wide + U * high; }
+    int64_t pairs() const { return (U - 1) / 2; }  // of frequencies u and U - u
 };
 
 // The spectra of a number of maps: a matrix (maps, channels) for each part of each frequency. Matrices do not begin at the same
@@ -40,48 +42,88 @@ template <typename T> struct Spectra {
     Spectra(const Shape& s, int64_t maps, int64_t channels, T* room = nullptr)
         : U(s.U), V(s.V()), maps(maps), channels(channels), apart(((maps * channels + APART - 1) / APART | 1) * APART),
           own(room ? nullptr : new T[2 * U * V * apart]), numbers(room ? room : own.get()) {}
-    T* of(int64_t number, int64_t v) const { return numbers + v * apart + number * channels; }
-    int64_t row() const { return V * apart; }  // from a row of frequencies to the next
     Complex<T> at(int64_t u, int64_t v) const { return {numbers + (u * V + v) * apart, numbers + ((U + u) * V + v) * apart}; }
+    Complex<T> of(int64_t number, int64_t u, int64_t v) const {
+        const Complex<T> all = at(u, v);
+        return {all.real + number * channels, all.imaginary + number * channels};
+    }
     int64_t U, V, maps, channels, apart;
     std::unique_ptr<T[]> own;
     T* numbers;
 };
 
-// Rows of a map after the first transform: (high, part, V, channels), with some room behind the channels.
-template <typename T> int64_t room(const Transform<T>& t, int64_t channels) { return 2 * t.high * t.V * (channels + APART); }
+// What a transform needs besides: rows of a map after its first half, (high, V, part, channels) with some room behind each row, and
+// sums over columns, (U, part, channels).
+template <typename T> struct Between {
+    Between(const Transform<T>& t, int64_t channels)
+        : row(2 * t.V * channels + APART), rows(new T[t.high * row]), sums(new T[2 * t.U * channels]) {}
+    int64_t row;
+    std::unique_ptr<T[]> rows, sums;
+};
 
-template <typename T> void there(const Transform<T>& t, const T* map, const Spectra<T>& spectra, int64_t number, T* rows) {
-    const int64_t channels = spectra.channels, apart = channels + APART;
+// Sums of cosines and sines of frequency u are those of U - u, but for the sines' sign: each is computed once.
+template <typename T>
+void there(const Transform<T>& t, const T* map, const Spectra<T>& spectra, int64_t number, const Between<T>& between) {
+    const int64_t channels = spectra.channels, both = 2 * channels;
     for (int64_t i = 0; i < t.high; ++i)
-        multiply(Product<T>{t.across, t.wide, 1, map + i * t.wide * channels, channels, rows + 2 * i * t.V * apart, apart,
-                            2 * t.V, channels, t.wide, t.wide, SET});
-    for (int64_t v = 0; v < t.V; ++v)
-        multiply(Product<T>{t.down, 2 * t.high, 1, rows + v * apart, t.V * apart, spectra.of(number, v), spectra.row(), 2 * t.U,
-                            channels, 2 * t.high, 2 * t.high, SET});
+        multiply(Product<T>{t.across, t.wide, 1, map + i * t.wide * channels, channels, between.rows.get() + i * between.row,
+                            channels, 2 * t.V, channels, t.wide, t.wide, SET});
+    for (int64_t v = 0; v < t.V; ++v) {
+        multiply(Product<T>{t.down, t.high, 1, between.rows.get() + v * both, between.row, between.sums.get(), both, t.U, both,
+                            t.high, t.high, SET});
+        for (int64_t u = 0; u <= t.U / 2; ++u) {
+            const T *cosines = between.sums.get() + u * both, *sines = between.sums.get() + (t.U / 2 + u) * both;
+            const Complex<T> here = spectra.of(number, u, v), there = spectra.of(number, (t.U - u) % t.U, v);
+            const bool paired = u > 0 && u <= t.pairs();
+            each_vector<T>(channels, [&](int64_t c, auto whole, int64_t count) {
+                constexpr bool W = decltype(whole)::value;
+                const Vec<T> real = get<W>(cosines + c, count), imaginary = get<W>(cosines + channels + c, count);
+                const Vec<T> sine_r = paired ? get<W>(sines + c, count) : Vec<T>{}, sine_i = paired ? get<W>(sines + channels + c, count) : Vec<T>{};
+                put<W>(here.real + c, real - sine_i, count), put<W>(here.imaginary + c, imaginary + sine_r, count);
+                if (paired) put<W>(there.real + c, real + sine_i, count), put<W>(there.imaginary + c, imaginary - sine_r, count);
+            });
+        }
+    }
 }
 
-template <typename T> void back(const Transform<T>& t, const Spectra<T>& spectra, int64_t number, T* map, T* rows) {
-    const int64_t channels = spectra.channels, apart = channels + APART;
-    for (int64_t v = 0; v < t.V; ++v)
-        multiply(Product<T>{t.down, 1, 2 * t.high, spectra.of(number, v), spectra.row(), rows + v * apart, t.V * apart,
-                            2 * t.high, channels, 2 * t.U, 2 * t.U, SET});
+template <typename T>
+void back(const Transform<T>& t, const Spectra<T>& spectra, int64_t number, T* map, const Between<T>& between) {
+    const int64_t channels = spectra.channels, both = 2 * channels;
+    for (int64_t v = 0; v < t.V; ++v) {
+        for (int64_t u = 0; u <= t.U / 2; ++u) {
+            T *cosines = between.sums.get() + u * both, *sines = between.sums.get() + (t.U / 2 + u) * both;
+            const Complex<T> here = spectra.of(number, u, v), there = spectra.of(number, (t.U - u) % t.U, v);
+            const bool paired = u > 0 && u <= t.pairs();
+            each_vector<T>(channels, [&](int64_t c, auto whole, int64_t count) {
+                constexpr bool W = decltype(whole)::value;
+                Vec<T> real = get<W>(here.real + c, count), imaginary = get<W>(here.imaginary + c, count);
+                if (paired) {
+                    const Vec<T> other_r = get<W>(there.real + c, count), other_i = get<W>(there.imaginary + c, count);
+                    put<W>(sines + c, imaginary - other_i, count), put<W>(sines + channels + c, other_r - real, count);
+                    real += other_r, imaginary += other_i;
+                }
+                put<W>(cosines + c, real, count), put<W>(cosines + channels + c, imaginary, count);
+            });
+        }
+        multiply(Product<T>{t.down, 1, t.high, between.sums.get(), both, between.rows.get() + v * both, between.row, t.high, both,
+                            t.U, t.U, SET});
+    }
     for (int64_t i = 0; i < t.high; ++i)
-        multiply(Product<T>{t.across, 1, t.wide, rows + 2 * i * t.V * apart, apart, map + i * t.wide * channels, channels,
-                            t.wide, channels, 2 * t.V, 2 * t.V, SET});
+        multiply(Product<T>{t.across, 1, t.wide, between.rows.get() + i * between.row, channels, map + i * t.wide * channels,
+                            channels, t.wide, channels, 2 * t.V, 2 * t.V, SET});
 }
 
 // All maps, one after the other in memory.
 template <typename T> void all_there(const Transform<T>& t, const T* maps, const Spectra<T>& spectra) {
-    std::unique_ptr<T[]> rows(new T[room(t, spectra.channels)]);
+    const Between<T> between(t, spectra.channels);
     for (int64_t number = 0; number < spectra.maps; ++number)
-        there(t, maps + number * t.high * t.wide * spectra.channels, spectra, number, rows.get());
+        there(t, maps + number * t.high * t.wide * spectra.channels, spectra, number, between);
 }
 
 template <typename T> void all_back(const Transform<T>& t, const Spectra<T>& spectra, T* maps) {
-    std::unique_ptr<T[]> rows(new T[room(t, spectra.channels)]);
+    const Between<T> between(t, spectra.channels);
     for (int64_t number = 0; number < spectra.maps; ++number)
-        back(t, spectra, number, maps + number * t.high * t.wide * spectra.channels, rows.get());
+        back(t, spectra, number, maps + number * t.high * t.wide * spectra.channels, between);
 }
 
 // C = A B at every frequency, over channels; or over maps, with A transposed. CONJUGATE: with B's conjugate. Maps are real, so in
@@ -131,10 +173,11 @@ void forward(const T* x, const T* weight, const T* bias, const T* tables, T* y, 
     all_there(plan.image, x, images);
     multiply_spectra<T, false>(s, images, kernels, results, false);
     const Pooling pooling{s.made_high, s.made_wide, s.out};
-    std::unique_ptr<T[]> rows(new T[room(plan.made, s.out)]), map(new T[s.made() * s.out]);
+    const Between<T> between(plan.made, s.out);
+    std::unique_ptr<T[]> map(new T[s.made() * s.out]);
     for (int64_t image = 0; image < s.images; ++image) {
         T* to = pooled ? map.get() : y + image * s.made() * s.out;
-        back(plan.made, results, image, to, rows.get());
+        back(plan.made, results, image, to, between);
         const int64_t first = image * pooling.windows() * s.out;
         if (pooled) pool(map.get(), bias, y + first, which ? which + first : nullptr, pooling);
         else if (bias) shift(to, bias, s.made(), s.out);
@@ -149,14 +192,15 @@ void backward(const T* seen, const T* weight, const T* g, const T* which, const 
     const Pooling pooling{s.made_high, s.made_wide, s.out};
     std::fill(of_bias, of_bias + s.out, T(0));
     {
-        std::unique_ptr<T[]> rows(new T[room(plan.made, s.out)]), map(new T[s.made() * s.out]), sums(new T[s.out]);
+        const Between<T> between(plan.made, s.out);
+        std::unique_ptr<T[]> map(new T[s.made() * s.out]), sums(new T[s.out]);
         for (int64_t image = 0; image < s.images; ++image) {
             const T* from = which ? map.get() : g + image * s.made() * s.out;
             const int64_t first = image * pooling.windows() * s.out;
             if (which) unpool(g + first, which + first, map.get(), pooling);
             sum_pixels(from, sums.get(), s.made(), s.out);
             for (int64_t c = 0; c < s.out; ++c) of_bias[c] += sums[c];
-            there(plan.made, from, gradients, image, rows.get());
+            there(plan.made, from, gradients, image, between);
         }
     }
     if (of_x) {

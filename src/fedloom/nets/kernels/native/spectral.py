@@ -77,10 +77,13 @@ def _shapes(images: tuple[int, ...], out: int, taps: Pair, padding: Pair) -> tup
 
 @lru_cache(maxsize=64)
 def _tables(sizes: Pair, taps: Pair, padding: Pair, dtype: torch.dtype) -> Tensor:
-    """Of images, kernels and results, one after the other."""
+    """Of images, kernels and results, one after the other, as spectral.cpp reads them."""
     plan = planned(sizes, taps, padding, dtype, SIDES)
     tables = []
     for sides in (plan.image, plan.kernel, plan.made):
         assert isinstance(sides, Sides)
-        tables += [sides.across.ravel(), sides.down.ravel()]
+        high, half = len(sides.down) // 2, len(sides.across) // 2
+        cosines, sines = sides.down[:high, ::2], sides.down[high:, ::2]  # of every frequency, for every row
+        down = np.concatenate([cosines[: high // 2 + 1], sines[1 : (high + 1) // 2]])
+        tables += [sides.across.reshape(2, half, -1).swapaxes(0, 1).ravel(), down.ravel()]
     return torch.from_numpy(np.concatenate(tables))
