@@ -26,10 +26,10 @@ def discriminant(stats: Stats, frequencies: np.ndarray) -> Weights:
     return {"head.weight": torch.from_numpy(means @ inverse), "head.bias": torch.tensor(bias, dtype=torch.float64)}
 
 
-def local(f: np.ndarray, y: np.ndarray, common: Stats) -> Stats:
+def local(f: np.ndarray, y: np.ndarray, common: Stats, ridge: float) -> Stats:
     means = np.array([f[y == c].mean(0) if (y == c).any() else common[0][c] for c in range(10)])
     scatter = sum(np.outer(row - means[c], row - means[c]) for row, c in zip(f, y, strict=True))
-    return means, scatter / (len(y) - 1) + 1e-4 * np.eye(f.shape[1])
+    return means, scatter / (len(y) - 1) + ridge * np.eye(f.shape[1])
 
 
 def mix(one: Stats, other: Stats, shares: np.ndarray) -> Stats:
@@ -42,12 +42,12 @@ def frequencies(y: np.ndarray) -> np.ndarray:
     return shares / shares.sum()
 
 
-def solve(w: Weights, x: Tensor, labels: Tensor, common: Stats, beta: float | None) -> Stats:
+def solve(w: Weights, x: Tensor, labels: Tensor, common: Stats, beta: float | None, ridge: float) -> Stats:
     f, y = features(w, x).numpy(), labels.numpy()
     fold = np.zeros(len(y), dtype=int)
     for c in range(10):
         fold[y == c] = np.arange((y == c).sum()) % 2
-    halves = [local(f[fold != k], y[fold != k], common) for k in (0, 1)]
+    halves = [local(f[fold != k], y[fold != k], common, ridge) for k in (0, 1)]
 
     def loss(shares: np.ndarray) -> float:
         total = 0.0
@@ -65,10 +65,10 @@ def solve(w: Weights, x: Tensor, labels: Tensor, common: Stats, beta: float | No
     if beta is None:
         start, options = np.array([0.5, 0.5]), {"maxiter": 10}
         shares = minimize(loss, start, jac=slope, bounds=[(0, 1)] * 2, method="L-BFGS-B", options=options).x
-    return mix(local(f, y, common), common, shares)
+    return mix(local(f, y, common, ridge), common, shares)
 
 
-def pfedfda(p: Problem, beta: float | None) -> tuple[Weights, Stats]:
+def pfedfda(p: Problem, beta: float | None, ridge: float) -> tuple[Weights, Stats]:
     w = p.initial
     common = torch.rand(10, 64, generator=torch_generator(0, "pfedfda")).double().numpy(), np.eye(64)
     for t, cohort in p.rounds:
@@ -76,7 +76,7 @@ def pfedfda(p: Problem, beta: float | None) -> tuple[Weights, Stats]:
         for k in cohort:
             head = discriminant(common, frequencies(p.data[k][1].numpy()))
             rows.append(p.local({**w, **head}, t, k, cross_entropy, BODY))
-            stats.append(solve(rows[-1], *p.data[k], common, beta))
+            stats.append(solve(rows[-1], *p.data[k], common, beta, ridge))
         body, shares = mean(rows, p.shares(cohort)), p.shares(cohort)
         w = {**w, **{n: body[n] for n in BODY}}
         means, sigma = (sum(s * row[i] for s, row in zip(shares, stats, strict=True)) for i in (0, 1))
@@ -84,12 +84,14 @@ def pfedfda(p: Problem, beta: float | None) -> tuple[Weights, Stats]:
     return {**w, **discriminant(common, np.full(10, 0.1))}, common
 
 
-@pytest.mark.parametrize(("beta", "batch", "rounds"), [(0.5, "full", 2), (None, 128, 2)])
-def test_gaussians_are_mixed_averaged_and_make_the_heads(beta: float | None, batch: int | str, rounds: int) -> None:
-    text = "pfedfda" if beta is None else f"pfedfda(beta={beta})"
-    run = train(text, batch=batch, rounds=rounds, lr=0.01, momentum=0.0, epochs=2, split="dirichlet:0.3", fraction=0.4)
+@pytest.mark.parametrize(
+    ("beta", "ridge", "batch"), [(0.5, 1e-4, "full"), (None, 1e-4, 128), (0.5, 1.0, "full"), (None, 1.0, 128)]
+)
+def test_gaussians_are_mixed_averaged_and_make_the_heads(beta: float | None, ridge: float, batch: int | str) -> None:
+    text = f"pfedfda(ridge={ridge})" if beta is None else f"pfedfda(beta={beta}, ridge={ridge})"
+    run = train(text, batch=batch, rounds=2, lr=0.01, momentum=0.0, epochs=2, split="dirichlet:0.3", fraction=0.4)
     p = problem(run)
-    w, common = pfedfda(p, beta)
+    w, common = pfedfda(p, beta, ridge)
     tolerance = 1e-5 if beta is not None else 2e-3  # the search ends where its gradient is small, not zero
     body = {n: w[n] for n in BODY}
     for name, value in body.items():
@@ -102,7 +104,7 @@ def test_gaussians_are_mixed_averaged_and_make_the_heads(beta: float | None, bat
     assert distance(run, BODY) > 1e-3
     accuracies = []
     for k, (x, y) in enumerate(own_tests(p)):
-        head = discriminant(solve(w, *p.data[k], common, beta), frequencies(p.data[k][1].numpy()))
+        head = discriminant(solve(w, *p.data[k], common, beta, ridge), frequencies(p.data[k][1].numpy()))
         accuracies.append(share_right(features(w, x) @ head["head.weight"].T + head["head.bias"], y))
     assert run.clients[-1]["personal_accuracy"] == pytest.approx(accuracies, abs=0.03 if beta is None else 1e-9)
     statistics = 4 * (10 * 64 + 64 * 64)

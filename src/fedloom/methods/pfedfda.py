@@ -19,10 +19,12 @@ part; clients keep nothing. The global model has the head of the global Gaussian
 the body. mu starts uniform in [0, 1), Sigma as I, so the initial head's weight is mu.
 
 Departures: features are those of the trained body, in evaluation mode; the code collects them during training, while the body
-changes. Sigma is the scatter around class means over n - 1 plus 1e-4 I; the code adds 1e-4 to every entry and then I, which
-looks like a slip. beta is bounded in the search, where the code clips it afterwards. A query of another part that trains
-continues with the head of equal frequencies. `beta` fixes both shares: 1 is the client's own discriminant, 0 the global one.
-The head must be linear with a bias, and no other part may decide about it. Costs d^2 floats each way and some d^3 operations.
+changes. Sigma is the scatter around class means over n - 1 plus `ridge` I, by default 1e-4; the code adds 1e-4 to every entry and
+then I, which looks like a slip but matters: with `ridge = 1` the head's weights stay small. With less, features that hardly vary
+make them large, and training with momentum may diverge. beta is bounded in the search, where the code clips it afterwards. A
+query of another part that trains continues with the head of equal frequencies. `beta` fixes both shares: 1 is the client's own
+discriminant, 0 the global one. The head must be linear with a bias, and no other part may decide about it. Costs d^2 floats each
+way and some d^3 operations.
 """
 
 from __future__ import annotations
@@ -37,8 +39,9 @@ from torch import Tensor, nn
 
 from fedloom.errors import FedloomError
 from fedloom.methods.api.context import ClientContext, ServerContext, TaskInfo, Tensors
-from fedloom.methods.api.hyperparameters import Share
+from fedloom.methods.api.hyperparameters import Positive, Share
 from fedloom.methods.api.part import Part
+from fedloom.methods.api.search import Range, Span
 from fedloom.nets import Net
 from fedloom.rng import torch_generator
 from fedloom.weights import Regions
@@ -72,9 +75,14 @@ class PFedFDA(Part):
     work = "a pass or two over the data after training"
     replaces: ClassVar[frozenset[str]] = frozenset({"head"})
     variants: ClassVar[frozenset[str]] = frozenset({"beta"})
+    search_ranges: ClassVar[Mapping[str, Range]] = {
+        "ridge": Span(1e-4, 1.0, log=True, source="from the equation's to what the authors' code adds"),
+    }
     sums = "shares"  # means of bodies and Gaussians
     beta: Share | None = None
     """share of the client's own Gaussians; null: by cross-validation"""
+    ridge: Positive = EPS
+    """added to the diagonal of a client's covariance (published code: 1)"""
 
     def build(self, net: Net, task: TaskInfo) -> Net:
         if type(net.head) is not nn.Linear or net.head.bias is None:
@@ -124,10 +132,10 @@ class PFedFDA(Part):
         features, y = torch.cat([f for f, _ in pieces]), torch.cat([y for _, y in pieces])
         common = _given(client)
         if self.beta is None:
-            shares = best_shares(features, y, common, _frequencies(client))
+            shares = best_shares(features, y, common, _frequencies(client), self.ridge)
         else:
             shares = torch.full((2,), self.beta, dtype=torch.float64)
-        return estimate(features, y, common).mixed(common, shares)
+        return estimate(features, y, common, self.ridge).mixed(common, shares)
 
     # on the server
 
@@ -161,7 +169,7 @@ def shrunk(covariance: Tensor) -> Tensor:
     return (1 - EPS) * covariance + EPS * covariance.trace() / d * torch.eye(d, dtype=covariance.dtype)
 
 
-def estimate(features: Tensor, y: Tensor, common: Gaussians) -> Gaussians:
+def estimate(features: Tensor, y: Tensor, common: Gaussians, ridge: float) -> Gaussians:
     """Class means and the scatter around them; what the samples do not tell is taken from the common Gaussians."""
     counts = torch.bincount(y, minlength=len(common.means)).double()
     sums = torch.zeros_like(common.means).index_add_(0, y, features)
@@ -169,10 +177,10 @@ def estimate(features: Tensor, y: Tensor, common: Gaussians) -> Gaussians:
     if len(y) < 2:
         return Gaussians(means, common.covariance)
     centered = features - means[y]
-    return Gaussians(means, centered.T @ centered / (len(y) - 1) + EPS * torch.eye(features.shape[1]).double())
+    return Gaussians(means, centered.T @ centered / (len(y) - 1) + ridge * torch.eye(features.shape[1]).double())
 
 
-def best_shares(features: Tensor, y: Tensor, common: Gaussians, frequencies: Tensor) -> Tensor:
+def best_shares(features: Tensor, y: Tensor, common: Gaussians, frequencies: Tensor, ridge: float) -> Tensor:
     """beta_mu and beta_S of the least cross-entropy in two-fold cross-validation."""
     from scipy.optimize import minimize  # slow to import
 
@@ -182,7 +190,7 @@ def best_shares(features: Tensor, y: Tensor, common: Gaussians, frequencies: Ten
         fold[of_class] = torch.arange(len(of_class)) % 2
     halves = []
     for k in (0, 1):
-        own = estimate(features[fold != k], y[fold != k], common)
+        own = estimate(features[fold != k], y[fold != k], common, ridge)
         values, basis = _diagonal(own.covariance, common.covariance)
         halves.append((values, own.means @ basis, common.means @ basis, features[fold == k] @ basis, y[fold == k]))
     prior = frequencies.log()
