@@ -12,7 +12,7 @@ import json
 import math
 import re
 from collections.abc import Iterator, Mapping, Set
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, cast
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
@@ -21,7 +21,14 @@ from fedloom.errors import FedloomError, shown
 from fedloom.recipe.sentence import sentence
 from fedloom.recipe.work import MOST, Range, span
 
-_FROZEN = ConfigDict(frozen=True, extra="forbid")
+if TYPE_CHECKING:
+    from pydantic._internal._model_construction import ModelMetaclass
+else:
+    ModelMetaclass = type(BaseModel)
+
+# validators take a while to build, and `--help` needs none: they are built at first use
+_FROZEN = ConfigDict(frozen=True, extra="forbid", defer_build=True)
+T = TypeVar("T", bound=BaseModel)
 LONGEST = 4096  # characters of a text, as of a path
 FLAG = "flag"
 NO_EFFECT = "no effect on the result"
@@ -184,7 +191,17 @@ class Deploy(BaseModel):
         return value
 
 
-class Recipe(BaseModel):
+class InSentences(ModelMetaclass):
+    """Models whose call refuses wrong fields as `recipe` does: in one sentence."""
+
+    def __call__(cls: type[T], *args: Any, **fields: Any) -> T:  # type: ignore[misc]  # noqa: N805
+        try:
+            return cast("T", super().__call__(*args, **fields))  # type: ignore[misc]
+        except ValidationError as error:
+            raise FedloomError(sentence(error, cls)) from None
+
+
+class Recipe(BaseModel, metaclass=InSentences):
     """An experiment as one frozen value. Everything else reads it, nothing changes it.
 
     >>> recipe = fl.Recipe(method="scaffold + fn", rounds=20)
@@ -197,8 +214,8 @@ class Recipe(BaseModel):
       name
     """
 
-    model_config = ConfigDict(**_FROZEN, defer_build=True)  # its validator takes a while; `--help` needs none
-    data: Annotated[Data, about("the data set"), FLAG] = Data()
+    model_config = _FROZEN
+    data: Annotated[Data, about("the data set"), FLAG] = Data.model_construct()
     split: Annotated[
         str, about('which client holds and sees what, such as "dirichlet:0.5+noise:0.1" (fedloom list splits)'), FLAG
     ] = "shards:2"
@@ -237,7 +254,9 @@ class Recipe(BaseModel):
     weight_decay: Annotated[
         Annotated[float, Field(ge=0, allow_inf_nan=False)], about("weight decay of local training"), FLAG
     ] = 0.0
-    optimizer: Annotated[LocalOptimizer, about("the optimizer of local training"), FLAG, LATER] = LocalOptimizer()
+    optimizer: Annotated[LocalOptimizer, about("the optimizer of local training"), FLAG, LATER] = (
+        LocalOptimizer.model_construct()
+    )
     schedule: Annotated[str, about("learning rate over the rounds: constant | step | exp:FACTOR | cosine"), FLAG] = (
         "constant"
     )
@@ -322,7 +341,7 @@ class Recipe(BaseModel):
     track: Annotated[
         str | None, about("log every round to tensorboard | mlflow | wandb, or several of them: a,b"), FLAG, NO_EFFECT
     ] = None
-    deploy: Annotated[Deploy, about("limits and time-outs of a federation on real machines")] = Deploy()
+    deploy: Annotated[Deploy, about("limits and time-outs of a federation on real machines")] = Deploy.model_construct()
     parts: Annotated[
         tuple[str, ...],
         about("modules or .py files to import first: parts, partitioners, shifts, metrics ... of your own"),
