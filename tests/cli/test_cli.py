@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+import fedloom as fl
+
 SMALL = ["--rounds", "2", "--clients", "10", "--epochs", "1", "--eval-every", "0", "--workers", "1"]
 
 
@@ -171,8 +173,10 @@ def test_resume_refuses_a_changed_recipe_and_returns_a_finished_run(capsys: pyte
     assert code == 2
     assert "--lr" in err
     code, out, _ = call(capsys, "run", "--resume", "runs/x")
+    rounds, reached = fl.load("runs/x").recipe.rounds, 100 * fl.load("runs/x").summary["test_accuracy"]
     assert code == 0
-    assert "global accuracy" in out
+    assert f"runs/x is complete: round {rounds} of {rounds}, global accuracy {reached:.1f} %; " in out
+    assert f"fedloom run runs/x/recipe.yaml --rounds {2 * rounds} --name NAME" in out
 
 
 def test_flags_go_over_a_recipe_file_and_set_reaches_the_rest(capsys: pytest.CaptureFixture[str]) -> None:
