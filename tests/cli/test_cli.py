@@ -139,6 +139,13 @@ def test_a_wrong_value_is_one_sentence_with_exit_code_2_and_nothing_written(
     assert list(Path().iterdir()) == []
 
 
+def test_a_comparison_of_no_method_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = call(capsys, "compare", "--methods", " ; ")
+    assert (code, out) == (2, "")
+    assert err.startswith("error: methods: none is given; write for instance --methods 'fedavg; ")
+    assert list(Path().iterdir()) == []
+
+
 def test_a_finished_run_is_shown_again_and_another_recipe_in_its_place_refused(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
