@@ -12,7 +12,6 @@ pytest.importorskip("flwr", reason='Flower is not installed: pip install "fedloo
 
 from federations import confirmed, sites
 
-from fedloom.deploy.flower.claims import table
 from fedloom.deploy.site.worker import SiteWorker
 
 DOCS = Path(__file__).parents[3] / "docs"
