@@ -212,7 +212,7 @@ section("cost", "Cost: time and traffic", {
       const cell = (name, show) => found.length ? { text: show(mean(found.map(h => h[name]))), note: missing ? `(${missing} of ${hits.length} never)` : "" } : "never";
       const totals = name => mean(s.runs.map(r => total(r, name)).filter(known));
       return { cells: [{ text: s.label, dot: i }, duration(totals("seconds")), size(totals("bytes")), cell("round", v => fixed(v, Number.isInteger(v) ? 0 : 1)), cell("seconds", duration), cell("bytes", size),
-        ...extra.map(([n]) => scalar(s, n).length ? mean(scalar(s, n)).toPrecision(3) : "–")] };
+        ...extra.map(([n]) => scalar(s, n).length ? String(+mean(scalar(s, n)).toPrecision(3)) : "–")] };
     });
     root.append(table([{ title: "series", word: true }, { title: "total training time" }, { title: "total traffic" }, { title: `round that reached ${target}${percents ? " %" : ""}` }, { title: "time to it" }, { title: "traffic to it" },
       ...extra.map(([, t, h]) => ({ title: t, help: h }))], rows, "cost-table"));
