@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from fedloom.errors import FedloomError
-from fedloom.recipe import Recipe, assign, read_recipe, recipe
+from fedloom.recipe import Data, Recipe, assign, read_recipe, recipe
 
 
 @pytest.mark.parametrize(
@@ -114,6 +114,13 @@ def test_defaults_that_no_validator_has_seen_are_those_that_one_makes() -> None:
 def test_an_unknown_field_is_told_before_any_wrong_value() -> None:
     with pytest.raises(FedloomError, match="metod: unknown field"):
         recipe({"lr": -1, "metod": "fedavg"})
+
+
+def test_a_recipe_is_shown_by_what_differs_from_the_defaults() -> None:
+    assert repr(Recipe()) == "Recipe()"
+    made = recipe({"method": "prox", "data": {"name": "digits", "validation": 0.1}, "lr": 0.3})
+    assert repr(made) == "Recipe(data=Data(validation=0.1), method='prox', lr=0.3)"
+    assert eval(repr(made), {"Recipe": Recipe, "Data": Data}) == made
 
 
 def test_short_forms_mean_the_long_ones() -> None:

@@ -47,10 +47,20 @@ def about(text: str) -> Any:
     return Field(description=text)
 
 
-class Data(BaseModel):
-    """The data set, and how its samples are prepared."""
+class Fields(BaseModel):
+    """Fields whose repr shows what differs from the defaults: it makes the same value again."""
 
     model_config = _FROZEN
+
+    def __repr_args__(self) -> Iterator[tuple[str, Any]]:
+        for name, field in type(self).model_fields.items():
+            if (value := getattr(self, name)) != field.default:
+                yield name, value
+
+
+class Data(Fields):
+    """The data set, and how its samples are prepared."""
+
     name: Annotated[
         str,
         about(
@@ -87,10 +97,9 @@ class Data(BaseModel):
     public_to_clients: Annotated[bool, about("every client also trains on the public samples")] = False
 
 
-class LocalOptimizer(BaseModel):
+class LocalOptimizer(Fields):
     """The optimizer of local training, as torch defines it; `lr`, `momentum` and `weight_decay` are the recipe's."""
 
-    model_config = _FROZEN
     name: Annotated[Literal["sgd", "adam", "adamw"], about("optimizer of local training: sgd | adam | adamw")] = "sgd"
     keep: Annotated[bool, about("every client keeps its momentum or moments between its rounds; false: reset")] = False
     beta1: Annotated[Share, about("adam, adamw: decay of the mean of gradients")] = 0.9
@@ -106,10 +115,9 @@ class LocalOptimizer(BaseModel):
         return self
 
 
-class SecAgg(BaseModel):
+class SecAgg(Fields):
     """Secure aggregation by Flower's SecAgg+: uploads carry masks that cancel in their sum."""
 
-    model_config = _FROZEN
     num_shares: Annotated[
         Annotated[int, Field(ge=3, le=MOST)] | None,
         about("number of nodes, itself included, that a node shares its keys with; odd; null: all of the round"),
@@ -142,13 +150,12 @@ class SecAgg(BaseModel):
         return self.model_dump(mode="json", exclude=usual)
 
 
-class Deploy(BaseModel):
+class Deploy(Fields):
     """Limits and time-outs of a federation on real machines.
 
     Only `secure_aggregation`, `max_distance` and `max_share` can change the bits of a round in which no upload is lost.
     """
 
-    model_config = _FROZEN
     min_cohort: Annotated[
         Count, about("the run stops at a round with fewer accepted uploads; 0: a round without any is skipped")
     ] = 1
@@ -201,10 +208,12 @@ class InSentences(ModelMetaclass):
             raise FedloomError(sentence(error, cls)) from None
 
 
-class Recipe(BaseModel, metaclass=InSentences):
+class Recipe(Fields, metaclass=InSentences):
     """An experiment as one frozen value. Everything else reads it, nothing changes it.
 
     >>> recipe = fl.Recipe(method="scaffold + fn", rounds=20)
+    >>> recipe
+    Recipe(method='scaffold + fn', rounds=20)
     >>> recipe.lr
     0.1
     >>> recipe.changed(lr=0.3).lr
@@ -214,7 +223,6 @@ class Recipe(BaseModel, metaclass=InSentences):
       name
     """
 
-    model_config = _FROZEN
     data: Annotated[Data, about("the data set"), FLAG] = Data.model_construct()
     split: Annotated[
         str, about('which client holds and sees what, such as "dirichlet:0.5+noise:0.1" (fedloom list splits)'), FLAG
