@@ -135,8 +135,6 @@ def gather(given: Given, fields: Mapping[str, Any]) -> dict[str, Any]:
             if clients is not None:
                 values.setdefault("clients", clients)
         values |= {name: _plain(value) for name, value in values.items()}
-    if changes.get("name") is not None and "out" not in changes:
-        base.pop("out", None)  # of the run that the recipe was written by
     return merged(base, changes)
 
 

@@ -186,6 +186,15 @@ def test_resume_refuses_a_changed_recipe_and_returns_a_finished_run(capsys: pyte
     assert f"fedloom run runs/x/recipe.yaml --rounds {2 * rounds} --name NAME" in out
 
 
+def test_the_recipe_of_a_run_is_run_again_under_another_name(capsys: pytest.CaptureFixture[str]) -> None:
+    assert call(capsys, "run", *SMALL, "--name", "x", "-q")[0] == 0
+    code, out, _ = call(capsys, "run", "runs/x/recipe.yaml", "--rounds", "3", "--name", "longer", "-q")
+    assert (code, out.strip()) == (0, "runs/longer")
+    short, longer = fl.load("runs/x"), fl.load("runs/longer")
+    losses = [[line["train_loss"] for line in run.rounds] for run in (short, longer)]
+    assert losses[1][:2] == losses[0] and len(losses[1]) == 3
+
+
 def test_flags_go_over_a_recipe_file_and_set_reaches_the_rest(capsys: pytest.CaptureFixture[str]) -> None:
     Path("r.yaml").write_text("method: prox\nrounds: 9\nclients: 10\ndata: {name: digits, normalize: none}\n")
     flags = ["--rounds", "1", "--set", "clip=5", "--set", "data.validation=0.1", "--split", "iid"]
