@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
 from fedloom.cli import names
 from fedloom.cli.application import COMMANDS
+from fedloom.data.sources import find
 from fedloom.elsewhere import ABSENT, ELSEWHERE
+from fedloom.errors import FedloomError
 from fedloom.methods import method
 from fedloom.nearest import near, unknown_data, unknown_part
 from fedloom.recipe import Recipe
@@ -49,13 +52,24 @@ def test_a_known_method_that_is_missing_is_said_to_be_missing() -> None:
 
 def test_a_path_without_its_form_is_answered_with_the_form(tmp_path: Path) -> None:
     (tmp_path / "images").mkdir()
-    for name, proposal in (
-        ("rows.csv", "table:rows.csv?target=COLUMN"),
-        ("rows.parquet", "table:rows.parquet?target=COLUMN"),
-        (f"{tmp_path}/images", f"folder:{tmp_path}/images"),
-        ("cifar-10", "cifar10"),
+    table = tmp_path / "rows.csv"
+    table.write_text('age,"sex, at birth",outcome\n51,m,ill\n')
+    for name, said in (
+        (
+            str(table),
+            f"'{table}' is a table; write table:{table}?target=COLUMN, where COLUMN has the labels: one of age, ",
+        ),
+        (
+            "rows.parquet",
+            "does not exist, and would be a table; write table:rows.parquet?target=COLUMN, where COLUMN has",
+        ),
+        (f"{tmp_path}/images", f"is a folder; write folder:{tmp_path}/images"),
+        ("cifar-10", "; did you mean cifar10? "),
     ):
-        assert f"; did you mean {proposal}? " in unknown_data(name, ["cifar10"], {}, None, ["folder:PATH", "PATH.npz"])
+        assert said in unknown_data(name, ["cifar10"], {}, None, ["folder:PATH", "PATH.npz"])
+        if "/" in name:
+            with pytest.raises(FedloomError, match=re.escape(said)):
+                find(name)
 
 
 def test_every_proposal_exists_and_nothing_that_is_absent_does() -> None:

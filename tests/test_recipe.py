@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from fedloom.errors import FedloomError
-from fedloom.recipe import Recipe, assign, read_recipe, recipe
+from fedloom.recipe import Data, Recipe, assign, read_recipe, recipe
 
 
 @pytest.mark.parametrize(
@@ -21,9 +21,9 @@ from fedloom.recipe import Recipe, assign, read_recipe, recipe
         ({"lr": "fast"}, ["a number", "fast"]),
         ({"lr": math.inf}, ["finite", "inf"]),
         ({"clients": 0}, ["greater than or equal to 1", "0"]),
-        ({"clients": 2.5}, ["integer", "2.5"]),
+        ({"clients": 2.5}, ["whole number", "2.5"]),
         ({"clients": "many"}, ["whole number", "many"]),
-        ({"rounds": None}, ["integer", "None"]),
+        ({"rounds": None}, ["whole number", "None"]),
         ({"fraction": 0}, ["greater than 0"]),
         ({"fraction": 1.5}, ["less than or equal to 1", "1.5"]),
         ({"momentum": 1}, ["less than 1"]),
@@ -36,7 +36,7 @@ from fedloom.recipe import Recipe, assign, read_recipe, recipe
         ({"precision": "fp16"}, ["fp32", "bf16", "fp16"]),
         ({"bn": "global"}, ["running", "batch", "local", "global"]),
         ({"seed": -1}, ["greater than or equal to 0"]),
-        ({"method": 3}, ["string", "3"]),
+        ({"method": 3}, ["a text", "3"]),
         ({"name": "a/b"}, ["slashes", "a/b"]),
         ({"clip": 0}, ["greater than 0"]),
         ({"eval_batch": 0}, ["greater than or equal to 1"]),
@@ -64,7 +64,7 @@ def test_a_wrong_value_is_told_with_its_field_and_what_is_allowed(fields: dict[s
         ({"resize": 0}, "data.resize", ["greater than or equal to 1", "0"]),
         ({"resize": "big"}, "data.resize", ["whole number", "big"]),
         ({"validation": 1}, "data.validation", ["less than 1"]),
-        ({"name": 3}, "data.name", ["string", "3"]),
+        ({"name": 3}, "data.name", ["a text", "3"]),
         ({"nmae": "digits"}, "data.nmae", ["unknown field", "did you mean name?"]),
         ({"zzz": 1}, "data.zzz", ["unknown field", "name", "normalize", "resize", "validation"]),
     ],
@@ -87,9 +87,40 @@ def test_an_unknown_field_is_told_with_the_nearest_one_or_with_all() -> None:
     assert [field for field in Recipe.model_fields if field not in str(caught.value)] == []
 
 
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"learning_rate": 1}, "learning_rate: unknown field; did you mean lr?"),
+        ({"data": {"nmae": "digits"}}, "data.nmae: unknown field; did you mean name?"),
+        ({"lr": "fast"}, "lr: must be a number (got fast)"),
+        ({"rounds": 2.5}, "rounds: must be a whole number (got 2.5)"),
+        ({"eval_test": "maybe"}, "eval_test: must be true or false (got maybe)"),
+        ({"data": 3}, "data: must be a name, or fields of it: name, normalize, resize"),
+        ({"deploy": 3}, "deploy: must be fields of it: min_cohort, max_distance"),
+    ],
+)
+def test_a_recipe_made_in_python_is_refused_in_the_same_sentences(fields: dict[str, Any], said: str) -> None:
+    with pytest.raises(FedloomError, match=re.escape(said)):
+        Recipe(**fields)
+
+
+def test_defaults_that_no_validator_has_seen_are_those_that_one_makes() -> None:
+    for name in ("data", "optimizer", "deploy"):
+        field = Recipe.model_fields[name]
+        assert field.default == type(field.default)()
+        assert field.default.model_dump() == type(field.default)().model_dump()
+
+
 def test_an_unknown_field_is_told_before_any_wrong_value() -> None:
     with pytest.raises(FedloomError, match="metod: unknown field"):
         recipe({"lr": -1, "metod": "fedavg"})
+
+
+def test_a_recipe_is_shown_by_what_differs_from_the_defaults() -> None:
+    assert repr(Recipe()) == "Recipe()"
+    made = recipe({"method": "prox", "data": {"name": "digits", "validation": 0.1}, "lr": 0.3})
+    assert repr(made) == "Recipe(data=Data(validation=0.1), method='prox', lr=0.3)"
+    assert eval(repr(made), {"Recipe": Recipe, "Data": Data}) == made
 
 
 def test_short_forms_mean_the_long_ones() -> None:

@@ -25,6 +25,17 @@ QUESTIONS = {  # words of a question, and a page that must have all of them in o
     "spawn": "workers",
     "epsilon": "privacy",
 }
+TITLES = {  # words that a new user would type, and the page with a heading that has them: headings come first in a search
+    "own csv": "own_data",
+    "own pytorch model": "own_data",
+    "add method": "write_a_method",
+    "worst client": "accuracies",
+    "more rounds": "determinism",
+    "resume": "determinism",
+    "docker": "quickstart",
+    "gpu": "workers",
+    "export model": "personal",
+}
 
 
 @pytest.fixture(scope="module")
@@ -50,3 +61,10 @@ def test_the_search_index_answers(site: Path, words: str, page: str) -> None:
     assert sections
     texts = [f"{entry['title']} {entry['text']}".lower() for entry in sections]
     assert any(all(word in text for word in words.split()) for text in texts)
+
+
+@pytest.mark.parametrize(("words", "page"), TITLES.items())
+def test_a_heading_answers_what_a_new_user_types(site: Path, words: str, page: str) -> None:
+    index = json.loads((site / "search/search_index.json").read_text(encoding="utf-8"))
+    titles = [entry["title"].lower() for entry in index["docs"] if entry["location"].startswith(f"{page}.html")]
+    assert any(all(word in title for word in words.split()) for title in titles), titles

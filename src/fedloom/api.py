@@ -35,12 +35,11 @@ from fedloom.report.progress import watching
 from fedloom.report.reproduction import save as save_reproduction
 from fedloom.report.split_picture import write_picture
 from fedloom.report.tuning import watching_trials
-from fedloom.runs.existing import start_or_return
+from fedloom.runs.existing import resume_or_return, start_or_return
 from fedloom.runs.federation import federation
 from fedloom.runs.folder import RunFolder
 from fedloom.runs.labels import Labels, read_labels, refuse_equal_names
 from fedloom.runs.run import Run
-from fedloom.runs.run import resume as resume_run
 from fedloom.runs.split import Split, make_split, read_split
 from fedloom.signature import with_keywords
 from fedloom.studies.cells import RelativeFineTuning, plan
@@ -103,7 +102,7 @@ def run(
     if given is not None or rest:
         raise FedloomError(f"resume: the recipe is the folder's own; leave out {next(iter(rest), 'the recipe')}")
     with watching(progress, callbacks) as watchers:
-        return resume_run(resume, watchers, workers)
+        return resume_or_return(resume, watchers, workers)
 
 
 def _refuse_other_data(path: str | Path, data: Any) -> None:
@@ -136,8 +135,6 @@ def gather(given: Given, fields: Mapping[str, Any]) -> dict[str, Any]:
             if clients is not None:
                 values.setdefault("clients", clients)
         values |= {name: _plain(value) for name, value in values.items()}
-    if changes.get("name") is not None and "out" not in changes:
-        base.pop("out", None)  # of the run that the recipe was written by
     return merged(base, changes)
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import csv
 import re
 from collections.abc import Collection, Iterable, Mapping
 from difflib import SequenceMatcher
 from pathlib import Path
 
 from fedloom.elsewhere import ABSENT, ELSEWHERE
-from fedloom.errors import LINE, shown
+from fedloom.errors import LINE, brief, shown
 
 MOST = 12  # names that are listed
 ALIKE = 0.65  # least similarity of a proposal
@@ -81,7 +82,9 @@ def unknown_data(
     name: str, known: Iterable[str], files: Mapping[str, object], folder: str | None, forms: Collection[str]
 ) -> str:
     """`files`: of the folder $FEDLOOM_DATA, by name; `forms`: folder:PATH and others."""
-    proposals = data_form(name) or near(name, [*files, *known])
+    if path := bare_path(name):
+        return path
+    proposals = near(name, [*files, *known])
     hint = f"; did you mean {proposals[0]}?" if proposals else "."
     allowed = allowed_data(forms)
     if not folder:
@@ -93,11 +96,25 @@ def unknown_data(
     return f"data {shown(name)} is not in FEDLOOM_DATA ({folder}), which holds {content}{hint} Allowed: {allowed}"
 
 
-def data_form(name: str) -> list[str]:
-    """What a path without its form would be, such as rows.csv or a folder of images."""
-    if Path(name).suffix.lower() in (".csv", ".parquet"):
-        return [f"table:{name}?target=COLUMN"]
-    return [f"folder:{name}"] if Path(name).is_dir() else []
+def bare_path(name: str) -> str | None:
+    """What to write in place of a path without its form: of a table, or of a folder of images."""
+    path = Path(name)
+    if path.suffix.lower() in (".csv", ".parquet"):
+        there = "is a table" if path.is_file() else "does not exist, and would be a table"
+        listed = ", ".join(_columns(path))
+        columns = f", where COLUMN has the labels: one of {listed}" if listed else ", where COLUMN has the labels"
+        return f"data {shown(name)} {there}; write table:{name}?target=COLUMN{columns}"
+    return f"data {shown(name)} is a folder; write folder:{name}" if path.is_dir() else None
+
+
+def _columns(path: Path) -> list[str]:
+    """The columns of a CSV file, as far as its first line tells them."""
+    if path.suffix.lower() != ".csv" or not path.is_file():
+        return []
+    with path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
+        first = file.readline(100 * LINE)
+    names = next(csv.reader([first]), [])
+    return [brief(name) for name in names[:MOST]] + ["…"] * (len(names) > MOST)
 
 
 def allowed_data(forms: Collection[str]) -> str:

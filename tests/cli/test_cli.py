@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+import fedloom as fl
+
 SMALL = ["--rounds", "2", "--clients", "10", "--epochs", "1", "--eval-every", "0", "--workers", "1"]
 
 
@@ -137,6 +139,13 @@ def test_a_wrong_value_is_one_sentence_with_exit_code_2_and_nothing_written(
     assert list(Path().iterdir()) == []
 
 
+def test_a_comparison_of_no_method_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = call(capsys, "compare", "--methods", " ; ")
+    assert (code, out) == (2, "")
+    assert err.startswith("error: methods: none is given; write for instance --methods 'fedavg; ")
+    assert list(Path().iterdir()) == []
+
+
 def test_a_finished_run_is_shown_again_and_another_recipe_in_its_place_refused(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -171,8 +180,19 @@ def test_resume_refuses_a_changed_recipe_and_returns_a_finished_run(capsys: pyte
     assert code == 2
     assert "--lr" in err
     code, out, _ = call(capsys, "run", "--resume", "runs/x")
+    rounds, reached = fl.load("runs/x").recipe.rounds, 100 * fl.load("runs/x").summary["test_accuracy"]
     assert code == 0
-    assert "global accuracy" in out
+    assert f"runs/x is complete: round {rounds} of {rounds}, global accuracy {reached:.1f} %; " in out
+    assert f"fedloom run runs/x/recipe.yaml --rounds {2 * rounds} --name NAME" in out
+
+
+def test_the_recipe_of_a_run_is_run_again_under_another_name(capsys: pytest.CaptureFixture[str]) -> None:
+    assert call(capsys, "run", *SMALL, "--name", "x", "-q")[0] == 0
+    code, out, _ = call(capsys, "run", "runs/x/recipe.yaml", "--rounds", "3", "--name", "longer", "-q")
+    assert (code, out.strip()) == (0, "runs/longer")
+    short, longer = fl.load("runs/x"), fl.load("runs/longer")
+    losses = [[line["train_loss"] for line in run.rounds] for run in (short, longer)]
+    assert losses[1][:2] == losses[0] and len(losses[1]) == 3
 
 
 def test_flags_go_over_a_recipe_file_and_set_reaches_the_rest(capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,6 +6,8 @@ import json
 import subprocess
 import sys
 
+import pytest
+
 CALLS = [
     ["--version"],
     ["--help"],
@@ -46,6 +48,25 @@ os.environ.update(_FEDLOOM_COMPLETE="complete_bash", COMP_WORDS="fedloom run --m
 call([])
 print(json.dumps([codes, [name for name in ("torch", "numpy", "pandas", "scipy") if name in sys.modules]]))
 """
+
+
+BUILT = """
+import sys
+from fedloom.cli import main
+from fedloom.recipe import Data, Deploy, LocalOptimizer, Recipe, SecAgg
+
+try:
+    main(sys.argv[1:])
+except SystemExit:
+    built = [model.__name__ for model in (Data, Deploy, LocalOptimizer, Recipe, SecAgg) if model.__pydantic_complete__]
+    print("built", built, [name for name in ("importlib.metadata",) if name in sys.modules], file=sys.stderr)
+"""
+
+
+@pytest.mark.parametrize("words", [["--version"], ["--help"], ["run", "--help"], ["run", "--method", "scafold"]])
+def test_help_and_unknown_names_build_no_validator_which_takes_longer_than_the_answer(words: list[str]) -> None:
+    done = subprocess.run([sys.executable, "-c", BUILT, *words], check=True, capture_output=True, text=True, timeout=60)
+    assert done.stderr.splitlines()[-1] == "built [] []"
 
 
 def test_help_completion_and_typos_import_no_torch() -> None:

@@ -84,6 +84,7 @@ def test_a_frame_is_the_same_data_as_its_csv_file(tmp_path: Path) -> None:
     assert given.digest == load(f"table:{tmp_path}/t.csv?target=y&client=site").digest
     (tmp_path / "schema.json").write_text(given.schema)
     assert Dataset.from_frame(frame[:30], schema=tmp_path / "schema.json", drop=["site"]).schema == given.schema
+    assert Dataset.from_frame(frame, "y", drop="site").digest == Dataset.from_frame(frame, "y", drop=["site"]).digest
     texts = Dataset.from_frame(frame, "y", text="b", length=3, vocabulary=10)
     assert texts.inputs.kind == "tokens" and texts.inputs.shape == (3,)
 

@@ -79,7 +79,7 @@ def test_named_clients_are_numbered_in_order_and_divided_with_the_samples(tmp_pa
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"x": np.full((50, 2), np.nan)}, "sample 0 of train_x holds a value that is not finite"),
+        ({"x": np.full((50, 2), np.nan)}, "40 of 40 samples of train_x hold a value that is not finite"),
         ({"x": np.zeros((50, 3), np.int64) - 1}, "holds the token -1; tokens are 0 to"),
         ({"x": np.full((50, 3), 7), "vocabulary": np.array(5)}, "a token is 7, but the vocabulary has 5 tokens"),
         ({"kind": np.array("sound")}, "kind is 'sound'; allowed are image, features, tokens"),

@@ -291,7 +291,7 @@ def test_an_edited_metric_is_the_new_one_and_a_failing_one_is_named() -> None:
         ),
         ("", "metrics: at least one is needed, as in accuracy,macro_f1"),
         (["loss", "loss"], "metrics: 'loss' is given twice"),
-        (5, "metrics: must be a valid tuple"),
+        (5, "metrics: must be a list"),
     ],
 )
 def test_metrics_that_cannot_be_are_refused_and_nothing_is_written(metrics: Any, message: str) -> None:

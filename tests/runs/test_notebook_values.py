@@ -34,6 +34,13 @@ def test_a_run_is_one_line_of_text_and_a_small_table(made: Path) -> None:
     assert "macro" in page and "<script" not in page and len(page) < 1500
 
 
+def test_a_fine_tuning_is_one_line_of_text(made: Path) -> None:
+    tuned = fl.personalize(made / "run", part="head", epochs=1, lr=0.01)
+    before, after = (100 * tuned.headline.curve[epoch]["mean"] for epoch in (0, 1))
+    numbers = f"mean accuracy in % {before:.1f} before, {after:.1f} after"
+    assert repr(tuned) == f"PersonalizationResult(head, 1 epochs at lr 0.01: {numbers})"
+
+
 def test_an_unfinished_and_a_missing_run_have_a_text_too(made: Path, tmp_path: Path) -> None:
     assert repr(fl.Run(Path("nowhere"))) == "Run('nowhere')"
     (tmp_path / "recipe.yaml").write_bytes((made / "run" / "recipe.yaml").read_bytes())

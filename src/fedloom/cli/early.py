@@ -27,9 +27,13 @@ def check(fields: Mapping[str, Any], methods: str | None = None) -> None:
     """Refuse a recipe's fields, or methods of a comparison, that are wrong whatever else is given."""
     if fields.get("protocol") is not None:
         _check_protocol(str(fields["protocol"]))
+    if not fields.get("parts") and "fedloom.methods" not in sys.modules:  # the user's code may add names
+        _check_names(fields, methods)
+    # last, since building the validator takes longer than reading names
     _check_fields({name: value for name, value in fields.items() if name != "protocol"})
-    if fields.get("parts") or "fedloom.methods" in sys.modules:
-        return  # the user's code may add names
+
+
+def _check_names(fields: Mapping[str, Any], methods: str | None) -> None:
     for text in (fields.get("method"), methods):
         if isinstance(text, str):
             _check_methods(text)

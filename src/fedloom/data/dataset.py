@@ -139,8 +139,8 @@ class Dataset:
         test: str | None = None,
         domain: str | None = None,
         text: str | None = None,
-        drop: Sequence[str] = (),
-        keep: Sequence[str] = (),
+        drop: str | Sequence[str] = (),
+        keep: str | Sequence[str] = (),
         schema: str | Path | None = None,
         name: str = "memory",
         **tokenizing: Any,
@@ -149,7 +149,8 @@ class Dataset:
 
         With `text`, also `tokenizer`, `length` and `vocabulary`.
         """
-        roles = Roles(target, client, test, domain, text, tuple(drop), tuple(keep))
+        dropped, kept = ((names,) if isinstance(names, str) else tuple(names) for names in (drop, keep))
+        roles = Roles(target, client, test, domain, text, dropped, kept)
         given = None if schema is None else read_schema(Path(schema))
         options = TextOptions.of("from_frame", _texts("from_frame", tokenizing))
         return _stored("from_frame", table_content("from_frame", frame, roles, options, given), name, standardized=True)

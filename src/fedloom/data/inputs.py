@@ -95,10 +95,11 @@ def _stored(where: str, key: str, x: Array, kind: Kind) -> Array:
         return x
     values = np.asarray(x, dtype=np.float32)
     if not np.isfinite(values).all():
-        bad = int(np.argmin(np.isfinite(values.reshape(len(values), -1)).all(1)))
+        # not by number: where test samples were held out, it is not the number that the user knows
+        bad = int((~np.isfinite(values.reshape(len(values), -1)).all(1)).sum())
         raise FedloomError(
-            f"{where}: sample {bad} of {key} holds a value that is not finite (NaN, infinity, or beyond float32); "
-            "fill or remove it"
+            f"{where}: {bad} of {len(values)} samples of {key} hold a value that is not finite (NaN, infinity, or beyond "
+            "float32); fill or remove it"
         )
     return values
 

@@ -79,7 +79,7 @@ class FineTunedMetric:
         return FineTunedMetric(metric, values, list(stored[f"clients_global{end}"]), (before, after), tested, unseen)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class PersonalizationResult:
     """A fine-tuning of every client, in every metric of the run's recipe; the headline is first.
 
@@ -93,6 +93,13 @@ class PersonalizationResult:
     loss: Objective = "method"
     sample: int | None = None  # number of clients, where only a random sample was fine-tuned
     turns: tuple[str, ...] = ()  # of an alternating fine-tuning: what each epoch trained
+
+    def __repr__(self) -> str:
+        tuned = self.headline
+        metric = find_metric(tuned.metric)
+        before, after = (metric.text(row.get("mean")) for row in (tuned.initial, tuned.personal))
+        how = f"{self.part}, {self.epochs} epochs at lr {self.lr:g}"
+        return f"PersonalizationResult({how}: mean {metric.heading} {before} before, {after} after)"
 
     def of(self, metric: str) -> FineTunedMetric:
         for result in self.metrics:

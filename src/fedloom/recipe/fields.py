@@ -12,7 +12,7 @@ import json
 import math
 import re
 from collections.abc import Iterator, Mapping, Set
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, cast
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
@@ -21,7 +21,14 @@ from fedloom.errors import FedloomError, shown
 from fedloom.recipe.sentence import sentence
 from fedloom.recipe.work import MOST, Range, span
 
-_FROZEN = ConfigDict(frozen=True, extra="forbid")
+if TYPE_CHECKING:
+    from pydantic._internal._model_construction import ModelMetaclass
+else:
+    ModelMetaclass = type(BaseModel)
+
+# validators take a while to build, and `--help` needs none: they are built at first use
+_FROZEN = ConfigDict(frozen=True, extra="forbid", defer_build=True)
+T = TypeVar("T", bound=BaseModel)
 LONGEST = 4096  # characters of a text, as of a path
 FLAG = "flag"
 NO_EFFECT = "no effect on the result"
@@ -40,10 +47,20 @@ def about(text: str) -> Any:
     return Field(description=text)
 
 
-class Data(BaseModel):
-    """The data set, and how its samples are prepared."""
+class Fields(BaseModel):
+    """Fields whose repr shows what differs from the defaults: it makes the same value again."""
 
     model_config = _FROZEN
+
+    def __repr_args__(self) -> Iterator[tuple[str, Any]]:
+        for name, field in type(self).model_fields.items():
+            if (value := getattr(self, name)) != field.default:
+                yield name, value
+
+
+class Data(Fields):
+    """The data set, and how its samples are prepared."""
+
     name: Annotated[
         str,
         about(
@@ -80,10 +97,9 @@ class Data(BaseModel):
     public_to_clients: Annotated[bool, about("every client also trains on the public samples")] = False
 
 
-class LocalOptimizer(BaseModel):
+class LocalOptimizer(Fields):
     """The optimizer of local training, as torch defines it; `lr`, `momentum` and `weight_decay` are the recipe's."""
 
-    model_config = _FROZEN
     name: Annotated[Literal["sgd", "adam", "adamw"], about("optimizer of local training: sgd | adam | adamw")] = "sgd"
     keep: Annotated[bool, about("every client keeps its momentum or moments between its rounds; false: reset")] = False
     beta1: Annotated[Share, about("adam, adamw: decay of the mean of gradients")] = 0.9
@@ -99,10 +115,9 @@ class LocalOptimizer(BaseModel):
         return self
 
 
-class SecAgg(BaseModel):
+class SecAgg(Fields):
     """Secure aggregation by Flower's SecAgg+: uploads carry masks that cancel in their sum."""
 
-    model_config = _FROZEN
     num_shares: Annotated[
         Annotated[int, Field(ge=3, le=MOST)] | None,
         about("number of nodes, itself included, that a node shares its keys with; odd; null: all of the round"),
@@ -135,13 +150,12 @@ class SecAgg(BaseModel):
         return self.model_dump(mode="json", exclude=usual)
 
 
-class Deploy(BaseModel):
+class Deploy(Fields):
     """Limits and time-outs of a federation on real machines.
 
     Only `secure_aggregation`, `max_distance` and `max_share` can change the bits of a round in which no upload is lost.
     """
 
-    model_config = _FROZEN
     min_cohort: Annotated[
         Count, about("the run stops at a round with fewer accepted uploads; 0: a round without any is skipped")
     ] = 1
@@ -184,10 +198,22 @@ class Deploy(BaseModel):
         return value
 
 
-class Recipe(BaseModel):
+class InSentences(ModelMetaclass):
+    """Models whose call refuses wrong fields as `recipe` does: in one sentence."""
+
+    def __call__(cls: type[T], *args: Any, **fields: Any) -> T:  # type: ignore[misc]  # noqa: N805
+        try:
+            return cast("T", super().__call__(*args, **fields))  # type: ignore[misc]
+        except ValidationError as error:
+            raise FedloomError(sentence(error, cls)) from None
+
+
+class Recipe(Fields, metaclass=InSentences):
     """An experiment as one frozen value. Everything else reads it, nothing changes it.
 
     >>> recipe = fl.Recipe(method="scaffold + fn", rounds=20)
+    >>> recipe
+    Recipe(method='scaffold + fn', rounds=20)
     >>> recipe.lr
     0.1
     >>> recipe.changed(lr=0.3).lr
@@ -197,8 +223,7 @@ class Recipe(BaseModel):
       name
     """
 
-    model_config = ConfigDict(**_FROZEN, defer_build=True)  # its validator takes a while; `--help` needs none
-    data: Annotated[Data, about("the data set"), FLAG] = Data()
+    data: Annotated[Data, about("the data set"), FLAG] = Data.model_construct()
     split: Annotated[
         str, about('which client holds and sees what, such as "dirichlet:0.5+noise:0.1" (fedloom list splits)'), FLAG
     ] = "shards:2"
@@ -237,7 +262,9 @@ class Recipe(BaseModel):
     weight_decay: Annotated[
         Annotated[float, Field(ge=0, allow_inf_nan=False)], about("weight decay of local training"), FLAG
     ] = 0.0
-    optimizer: Annotated[LocalOptimizer, about("the optimizer of local training"), FLAG, LATER] = LocalOptimizer()
+    optimizer: Annotated[LocalOptimizer, about("the optimizer of local training"), FLAG, LATER] = (
+        LocalOptimizer.model_construct()
+    )
     schedule: Annotated[str, about("learning rate over the rounds: constant | step | exp:FACTOR | cosine"), FLAG] = (
         "constant"
     )
@@ -322,7 +349,7 @@ class Recipe(BaseModel):
     track: Annotated[
         str | None, about("log every round to tensorboard | mlflow | wandb, or several of them: a,b"), FLAG, NO_EFFECT
     ] = None
-    deploy: Annotated[Deploy, about("limits and time-outs of a federation on real machines")] = Deploy()
+    deploy: Annotated[Deploy, about("limits and time-outs of a federation on real machines")] = Deploy.model_construct()
     parts: Annotated[
         tuple[str, ...],
         about("modules or .py files to import first: parts, partitioners, shifts, metrics ... of your own"),

@@ -39,8 +39,13 @@ _parse = lru_cache(maxsize=64)(parse)
 
 
 def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Fields overridden by others; a plain text in place of a group changes the group's name alone."""
+    """Fields overridden by others; a plain text in place of a group changes the group's name alone.
+
+    A new name also replaces the folder of the run that the recipe was written by.
+    """
     whole = {**base, **changes}
+    if changes.get("name") is not None and changes.get("out") is None:
+        whole.pop("out", None)
     for group in NAMED_GROUPS:
         if isinstance(changes.get(group), str) and isinstance(base.get(group), dict):
             whole[group] = {**base[group], "name": changes[group]}

@@ -11,6 +11,18 @@ from pydantic import BaseModel, ValidationError
 from fedloom.errors import brief
 from fedloom.nearest import advice
 
+PLAIN = {
+    "a valid integer, unable to parse string as an integer": "a whole number",
+    "a valid integer, got a number with a fractional part": "a whole number",
+    "a valid integer": "a whole number",
+    "a valid number, unable to parse string as a number": "a number",
+    "a valid number": "a number",
+    "a valid boolean, unable to interpret input": "true or false",
+    "a valid boolean": "true or false",
+    "a valid string": "a text",
+    "a valid tuple": "a list",
+}
+
 
 def sentence(error: ValidationError, model: type[BaseModel]) -> str:
     """The first problem; an unknown field comes first, since it may be a misspelling of what is missing."""
@@ -26,6 +38,9 @@ def sentence(error: ValidationError, model: type[BaseModel]) -> str:
     same = [item for item in problems if item["loc"][:1] == first["loc"][:1] and item["input"] is first["input"]]
     allowed = " or ".join(dict.fromkeys(_plain(str(item["msg"])) for item in same)).replace(" or must be ", " or ")
     name = ".".join([*path, loc[len(path)]]) if len(loc) > len(path) else ".".join(path)
+    if first["type"] == "model_type" and (inner := _model(group.model_fields[loc[-1]].annotation)) is not None:
+        named = "a name, or " if "name" in inner.model_fields else ""
+        allowed = f"must be {named}fields of it: {', '.join(inner.model_fields)}"
     if name == "data.normalize":
         allowed = "must be set, none, or two lists of one number per channel: means, then deviations"
     return f"{brief(name)}: {allowed} (got {brief(first['input'])})"
@@ -50,6 +65,6 @@ def _model(annotation: Any) -> type[BaseModel] | None:
 
 def _plain(message: str) -> str:
     message = message.removeprefix("Value error, ").replace("Input should be", "must be")
-    return message.replace("a valid integer, unable to parse string as an integer", "a whole number").replace(
-        "a valid number, unable to parse string as a number", "a number"
-    )
+    for words, plain in PLAIN.items():
+        message = message.replace(words, plain)
+    return message

@@ -27,8 +27,14 @@ from fedloom.studies.comparison import Comparison, column
 from fedloom.studies.diverged import stopped_by_divergence
 
 WIDEST = 6  # columns of values in one table, at most
-TITLES = {"global": "global", "validation": "validation", "client": "clients", "personal": "personal"}
-TITLES |= {"worst": "worst", "unseen": "unseen"}
+TITLES: dict[str, tuple[str, ...]] = {
+    "global": ("global",),
+    "validation": ("validation",),
+    "client": ("clients",),
+    "personal": ("personal",),
+    "worst": ("personal", "worst"),
+    "unseen": ("personal", "unseen"),
+}
 JUDGED = ("global", "client", "personal")  # columns with a standard deviation and a best value
 
 
@@ -150,7 +156,7 @@ def _comparison(comparison: Comparison, metric: Metric) -> list[Sheet]:
         rows.append(cells)
     for item in comparison.tuning.diverged if comparison.tuning else ():
         rows.append(_without_values(comparison.label(item.method), "diverged", len(names) + len(costs)))
-    columns = [("method",), *((TITLES[name],) for name in names), *costs]
+    columns = [("method",), *(TITLES[name] for name in names), *costs]
     return [Sheet(_over(comparison, metric), columns, rows)]
 
 

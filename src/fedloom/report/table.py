@@ -137,8 +137,8 @@ def comparison_legend(comparison: Comparison) -> str:
         t = comparison.fine_tuning
         text += f"; personal: the same after {t.epochs} epochs of fine-tuning ({t.part}, {t.rate_share:g} x the method's lr)"
         higher = all(find_metric(name).better == "higher" for name in comparison.metrics)
-        worst = "lowest of all clients" if higher else "of the client that fares worst"
-        text += f"; worst: personal, {worst}; unseen: personal, on test samples of classes without training samples"
+        worst = "the lowest of all clients" if higher else "of the client that fares worst"
+        text += f"; personal, worst: {worst}; personal, unseen: on test samples of classes without training samples"
     return text + "."
 
 

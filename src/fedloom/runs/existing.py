@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -33,6 +34,21 @@ def start_or_return(recipe: Recipe, callbacks: Sequence[RunCallback] = (), resum
             f"{folder.resume_command} (in Python: resume=True)"
         )
     return resume(path, callbacks, recipe.workers)
+
+
+def resume_or_return(path: str | Path, callbacks: Sequence[RunCallback] = (), workers: int | str | None = None) -> Run:
+    """Continue the run in a folder; of a finished one, say what it reached."""
+    folder = RunFolder(path)
+    recipe = folder.recipe()
+    if not folder.finished:
+        return resume(path, callbacks, workers)
+    done = Run(folder.path)
+    longer = f"fedloom run {shlex.quote(str(folder.recipe_yaml))} --rounds {2 * recipe.rounds} --name NAME"
+    Callbacks(*callbacks).note(
+        f"{folder.path} is complete: round {recipe.rounds} of {recipe.rounds}, global {done.reached}; "
+        f"more rounds are another run: {longer}"
+    )
+    return done
 
 
 def refuse_other_recipe(folder: RunFolder, wanted: Recipe) -> None:

@@ -14,7 +14,6 @@ from fedloom.cli import complete, console
 from fedloom.cli.console import line as _say
 from fedloom.cli.outcome import Outcome
 from fedloom.errors import FedloomError
-from fedloom.extras import install
 from fedloom.recipe import Recipe, assign, read_recipe
 from fedloom.recipe import recipe as checked_recipe
 
@@ -212,6 +211,8 @@ def _keys(command: str) -> tuple[ModuleType, ModuleType]:
     try:
         from fedloom.deploy.keys import certs, roster
     except ImportError:
+        from fedloom.extras import install
+
         raise FedloomError(f"{command}: the package cryptography is missing: {install('flower')}") from None
     return certs, roster
 

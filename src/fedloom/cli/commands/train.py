@@ -92,6 +92,8 @@ def compare(
     **flags: Any,
 ) -> Outcome:
     """Run several methods on the same clients and print one table."""
+    if methods is not None and not methods.strip("; "):
+        raise FedloomError(f"methods: none is given; write for instance --methods {DEFAULT!r}")
     fields = recipe_fields(recipe, flags, methods)
 
     from fedloom import api

@@ -9,7 +9,7 @@ from pkgutil import iter_modules
 from fedloom.data.sources.npz import open_npz, outline
 from fedloom.data.sources.source import FORMATS, NAMES, DataSource
 from fedloom.errors import FedloomError, brief, shown
-from fedloom.nearest import allowed_data, data_form, unknown_data
+from fedloom.nearest import allowed_data, bare_path, unknown_data
 from fedloom.paths import data_files
 
 for _module in iter_modules(__path__):
@@ -46,8 +46,7 @@ def _find(text: str) -> DataSource:
             return known.open(argument)
     forms = [known.form for known in FORMATS.values()]
     if not text or not set(text).isdisjoint("/\\:"):
-        hint = "".join(f"did you mean {form}? " for form in data_form(text))
-        raise FedloomError(f"data {shown(text)} is not understood; {hint}allowed: {allowed_data(forms)}")
+        raise FedloomError(bare_path(text) or f"data {shown(text)} is not understood; allowed: {allowed_data(forms)}")
     files = data_files()
     if text in NAMES and (NAMES[text].bundled or text not in files):
         return NAMES[text].open()

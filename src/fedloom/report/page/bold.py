@@ -75,7 +75,7 @@ def _values(run: Run, metric: str) -> dict[str, Any]:
     values["validated"] = _inside(summary, "best_by_validation", f"test_{metric}")
     for column, kind in OF_CLIENTS.items():
         values[column] = _inside(summary, f"{kind}_{metric}", "mean")
-    values["worst"] = _inside(summary, f"{'personal' if values['own'] is not None else 'client'}_{metric}", "worst")
+        values[f"worst {column}"] = _inside(summary, f"{kind}_{metric}", "worst")
     for item in run.get("tuned") or []:
         values.setdefault(item["column"], _inside(item, f"personal_{metric}", "mean"))
     domains = summary.get(f"domain_{metric}")

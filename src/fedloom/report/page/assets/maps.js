@@ -50,7 +50,7 @@ section("clients", "Clients: every client's own test samples", {
       const all = s.runs.flatMap(r => (r.clients?.[kind]?.worst || []).map(w => ({ ...w, seed: r.seed, name: clientName(r)(w.client) }))).sort((a, b) => (lower ? -1 : 1) * (a.value - b.value)).slice(0, 5);
       return { cells: [{ text: s.label, dot: i }, all.map(w => `${w.name}${s.runs.length > 1 ? ` (seed ${w.seed})` : ""}: ${showOf(m)(w.value)}`).join(" · ")] };
     });
-    root.append(el("h3", {}, "Worst clients"), table([{ title: "series", word: true }, { title: `client and ${heading(m)}, ${lower ? "highest" : "lowest"} first`, word: true }], rows, "worst-clients"));
+    root.append(el("h3", {}, `Worst clients, with ${whose}`), table([{ title: "series", word: true }, { title: `client and ${heading(m)}, ${lower ? "highest" : "lowest"} first`, word: true }], rows, "worst-clients"));
   },
 });
 

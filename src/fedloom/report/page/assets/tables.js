@@ -23,7 +23,8 @@ function summaryValue(run, name, m = metric()) {
   if (name === "global") return known(of("test")) ? of("test") : last(run, `test_${m.name}`);
   if (name === "clients") return of("client") ? of("client").mean : last(run, `client_${m.name}`);
   if (name === "own") return of("personal") ? of("personal").mean : last(run, `personal_${m.name}`);
-  if (name === "worst") return (of("personal") || of("client") || {}).worst;
+  if (name === "worst clients") return (of("client") || {}).worst;
+  if (name === "worst own") return (of("personal") || {}).worst;
   if (name === "clean") return of("clean_test");
   if (name === "validated") return s.best_by_validation ? s.best_by_validation[`test_${m.name}`] : undefined;
   if (name.startsWith("tuned ")) {
@@ -76,7 +77,8 @@ section("results", "Results after the last round", {
       ["validated", "best by validation", `test ${m.title} of the round that was best on held-out validation samples${DATA.metrics.length > 1 ? " by the headline metric" : ""}`],
       ["clients", "clients", "the global model on each client's own test samples, mean over clients"],
       ["own", "own models", "each client's own model on its own test samples, mean over clients"],
-      ["worst", "worst client", `the ${m.better === "lower" ? "highest" : "lowest"} ${m.title} of any client (with its own model where it has one)`],
+      ["worst clients", "clients, worst", `the global model on the client's own test samples where its ${m.title} is ${m.better === "lower" ? "highest" : "lowest"}`],
+      ["worst own", "own models, worst", `the ${m.better === "lower" ? "highest" : "lowest"} ${m.title} of any client's own model on its own test samples`],
       ...tuned.map(t => [t, t, "after fine-tuning on each client's own data, mean over clients"]),
       ...domains.map(d => [`domain ${d}`, d, `the global model on the test samples of ${d}`]),
     ].filter(([name]) => runs.some(r => known(summaryValue(r, name))));
@@ -210,7 +212,7 @@ section("cost", "Cost: time and traffic", {
       const cell = (name, show) => found.length ? { text: show(mean(found.map(h => h[name]))), note: missing ? `(${missing} of ${hits.length} never)` : "" } : "never";
       const totals = name => mean(s.runs.map(r => total(r, name)).filter(known));
       return { cells: [{ text: s.label, dot: i }, duration(totals("seconds")), size(totals("bytes")), cell("round", v => fixed(v, Number.isInteger(v) ? 0 : 1)), cell("seconds", duration), cell("bytes", size),
-        ...extra.map(([n]) => scalar(s, n).length ? mean(scalar(s, n)).toPrecision(3) : "–")] };
+        ...extra.map(([n]) => scalar(s, n).length ? String(+mean(scalar(s, n)).toPrecision(3)) : "–")] };
     });
     root.append(table([{ title: "series", word: true }, { title: "total training time" }, { title: "total traffic" }, { title: `round that reached ${target}${percents ? " %" : ""}` }, { title: "time to it" }, { title: "traffic to it" },
       ...extra.map(([, t, h]) => ({ title: t, help: h }))], rows, "cost-table"));
