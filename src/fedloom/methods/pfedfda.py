@@ -19,12 +19,12 @@ part; clients keep nothing. The global model has the head of the global Gaussian
 the body. mu starts uniform in [0, 1), Sigma as I, so the initial head's weight is mu.
 
 Departures: features are those of the trained body, in evaluation mode; the code collects them during training, while the body
-changes. Sigma is the scatter around class means over n - 1 plus `ridge` I, by default 1e-4; the code adds 1e-4 to every entry and
-then I, which looks like a slip but matters: with `ridge = 1` the head's weights stay small. With less, features that hardly vary
-make them large, and training with momentum may diverge. beta is bounded in the search, where the code clips it afterwards. A
-query of another part that trains continues with the head of equal frequencies. `beta` fixes both shares: 1 is the client's own
-discriminant, 0 the global one. The head must be linear with a bias, and no other part may decide about it. Costs d^2 floats each
-way and some d^3 operations.
+changes. Sigma is the scatter around class means over n - 1 plus `ridge` I, by default 1e-4; the code adds 1e-4 to every entry
+and then I, which looks like a slip but matters: with `ridge = 1` the head's weights stay small. With less, features that
+hardly vary make them large, and training with momentum may diverge. beta is bounded in the search, where the code clips it
+afterwards. A query of another part that trains continues with the head of equal frequencies. `beta` fixes both shares: 1 is
+the client's own discriminant, 0 the global one. The head must be linear with a bias, and no other part may decide about it.
+Costs d^2 floats each way and some d^3 operations.
 """
 
 from __future__ import annotations
