@@ -6,7 +6,8 @@
     python benchmarks/tuned.py runs/A runs/B --cost runs/cost --csv benchmarks/results/tuned-cifar10.csv
 
 Studies may be tuned in parts, as long as their recipe is the same; of a method that is in several, the last counts. A csv that
-exists is extended. Seconds are those of a short comparison of methods on an otherwise idle core, relative to its first method.
+exists is extended, and its seconds are replaced where they were measured again. Seconds are those of a short comparison of
+methods on an otherwise idle core, relative to its first method.
 """
 
 from __future__ import annotations
@@ -42,12 +43,13 @@ def main() -> None:
     table = pd.concat([study(folder) for folder in given.studies], ignore_index=True)
     table = table.drop(columns=["seconds_mean", "seconds_deviation", "lost_mean", "lost_deviation"], errors="ignore")
     table["label"] = table["label"].str.replace(r"\(.*", "", regex=True)
+    if given.csv and given.csv.exists():
+        table = pd.concat([pd.read_csv(given.csv), table], ignore_index=True)
     if given.cost:
         cost = pd.read_csv(given.cost / "table.csv")
         seconds = cost.set_index(cost.get("label", cost["method"]).str.replace(r"\(.*", "", regex=True))["seconds_mean"]
-        table["relative_seconds"] = table["label"].map(seconds / seconds.iloc[0])
-    if given.csv and given.csv.exists():
-        table = pd.concat([pd.read_csv(given.csv), table], ignore_index=True)
+        measured = table["label"].map(seconds / seconds.iloc[0])
+        table["relative_seconds"] = measured.fillna(table.get("relative_seconds", measured))
     places = {label: place for place, label in enumerate(table["label"].drop_duplicates())}
     table = table.drop_duplicates("label", keep="last").sort_values("label", key=lambda labels: labels.map(places))
     if given.csv:
