@@ -103,6 +103,8 @@ def operations(made: Tensor) -> set[str]:
         ((9, 8, 2, 2), 2),
         ((33, 7, 4, 4), 1),
         ((2, 3, 1, 2), 2),
+        ((50, 3, 8, 8), 1),
+        ((4, 400, 3, 3), 1),
     ],
 )
 def test_values_and_gradients_are_torch_s(make: Any, shape: Shape, stride: int, training: bool) -> None:
@@ -231,10 +233,10 @@ def test_what_is_not_a_number_stays_one() -> None:
         assert native(drawn(make, 6, 1))(x).isnan().any()
 
 
-@pytest.mark.parametrize(("channels", "joined"), [(64, True), (130, False)])
-def test_a_1x1_convolution_belongs_to_the_block_before_it_where_channels_are_few(channels: int, joined: bool) -> None:
+@pytest.mark.parametrize("channels", [64, 300])
+def test_a_1x1_convolution_belongs_to_the_block_before_it(channels: int) -> None:
     ours, x = native(drawn(separable, channels, 1)), maps((4, channels, 6, 6), torch.float32).requires_grad_()
     alone = {"ConvolutionBackward0", "MmBackward0"}
-    assert bool(operations(ours(x)) & alone) != joined
+    assert not operations(ours(x)) & alone
     ours[-1].register_forward_hook(lambda *_: None)  # someone looks at what enters it
     assert operations(ours(x)) & alone

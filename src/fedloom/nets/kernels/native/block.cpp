@@ -4,52 +4,14 @@
 //     x -> normalize, ReLU -> convolve: y -> normalize, ReLU: z -> convolve by 1x1
 #include "depthwise.h"
 #include "norm.h"
-#include "product.h"
-#include "turn.h"
-
-#include <vector>
+#include "point.h"
 
 namespace {
-
-constexpr int64_t ROWS = 64;     // of z, which the nearest cache holds
-constexpr int64_t SUMMED = 32;   // products of a 1x1 convolution, which are then added up
-constexpr int64_t ADDED = 2048;  // rows of a 1x1 convolution's weight gradient that are added up in T
 
 // One batch normalization as Python passes it: a row of pointers.
 template <typename T> struct Given {
     const T *weight, *bias;
     T *running_mean, *running_var;
-};
-
-// The 1x1 convolution that follows; none without a weight, (out, in).
-template <typename T> struct Point {
-    const T* weight;
-    int64_t in, out;
-};
-
-template <typename T>
-Product<T> product(const T* a, int64_t down, int64_t along, const T* b, T* c, int64_t rows, int64_t columns, int64_t depth, Into into) {
-    return {a, down, along, b, columns, c, columns, rows, columns, depth, SUMMED, into};
-}
-
-// From rows of y to z, or to what the 1x1 convolution makes of z.
-template <typename T> struct Result {
-    Result(const Norm<T>& norm, const Point<T>& point) : norm(norm), point(point) {
-        if (!point.weight) return;
-        turned.resize(point.in * point.out), z.resize(ROWS * point.in);
-        turn(point.weight, turned.data(), point.out, 1, point.in);
-    }
-    void write(const T* y, T* to, int64_t rows) {
-        if (!point.weight) return normalize<T, true>(y, to, norm, rows, point.in);
-        for (int64_t row = 0; row < rows; row += ROWS) {
-            const int64_t count = std::min(ROWS, rows - row);
-            normalize<T, true>(y + row * point.in, z.data(), norm, count, point.in);
-            multiply(product<T>(z.data(), point.in, 1, turned.data(), to + row * point.out, count, point.out, point.in, SET));
-        }
-    }
-    const Norm<T>& norm;
-    const Point<T>& point;
-    std::vector<T> turned, z;  // turned: (in, out)
 };
 
 // stats: mean and 1 / deviation, of x and then of y.
@@ -83,31 +45,9 @@ void forward(const T* x, const Given<T>& before, const T* weight, const Given<T>
     }
     if (!training) return;
     finish_moments(sums + 2 * c, sums + 3 * c, rows_made, c, momentum[1], eps[1], after.running_mean, after.running_var, second);
-    backwards(rows_made, c, [&](int64_t begin, int64_t count) { result.write(y + begin * c, made + begin * point.out, count); });
-}
-
-// Through the 1x1 convolution: its weight's gradient, and the gradient of z, of which sums for the normalization of y are added up.
-template <typename T>
-void point_backward(const T* y, const T* g, const Norm<T>& next, const Point<T>& point, T* of_z, T* of_point, double* sums, int64_t rows) {
-    const int64_t in = point.in, out = point.out;
-    std::vector<T> z(ROWS * in), part(out * in);
-    std::vector<double> totals(out * in);
-    int64_t added = 0;
-    const auto flush = [&]() {
-        for (int64_t at = 0; at < out * in; ++at) totals[at] += part[at];
-        added = 0;
-    };
-    for (int64_t row = 0; row < rows; row += ROWS) {
-        const int64_t count = std::min(ROWS, rows - row);
-        const T *from = g + row * out, *here = y + row * in;
-        normalize<T, true>(here, z.data(), next, count, in);
-        multiply(product<T>(from, 1, out, z.data(), part.data(), out, in, count, added ? ADD : SET));
-        multiply(product<T>(from, out, 1, point.weight, of_z + row * in, count, in, out, SET));
-        add_gradients<T, true>(here, of_z + row * in, next, count, in, sums, sums + in);
-        if ((added += count) >= ADDED) flush();
-    }
-    if (added) flush();
-    for (int64_t at = 0; at < out * in; ++at) of_point[at] = (T)totals[at];
+    const auto write = [&](int64_t begin, int64_t count) { result.write(y + begin * c, made + begin * point.out, count); };
+    if (point.weight) backwards_by(ROWS, rows_made, write);
+    else backwards(rows_made, c, write);
 }
 
 // of_norms: gradients of weight and bias, of the first and then of the second normalization. of_z: room for the gradient of z, where

@@ -3,8 +3,8 @@
     y = convolve(relu(normalize(x)), weight)
     z = relu(normalize(y))
 
-A 1x1 convolution of z that follows belongs to it where channels are few and maps therefore large: it waits for memory
-otherwise. x and y are kept for the backward pass; what lies between, z too, is computed again, in a core's cache.
+A 1x1 convolution of z that follows belongs to it. x and y are kept for the backward pass; what lies between, z too, is
+computed again, in a core's cache.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from fedloom.nets.kernels.native.library import run
 
 FORWARD, BACKWARD = 15 * "p" + 8 * "n" + "ffffn", 16 * "p" + 8 * "n" + "n"
 PIXELS = 32  # as in depthwise.h
-FEW = 128  # channels of z and of what a 1x1 convolution makes of it
 
 
 def fits(before: nn.Module, conv: nn.Module, after: nn.Module) -> bool:
@@ -46,7 +45,7 @@ def follows(conv: nn.Module) -> bool:
     ):
         return False
     plainly = (conv.kernel_size, conv.stride, conv.padding, conv.groups) == ((1, 1), (1, 1), (0, 0), 1)
-    return plainly and conv.bias is None and max(conv.in_channels, conv.out_channels) <= FEW
+    return plainly and conv.bias is None
 
 
 def block(

@@ -23,7 +23,7 @@ void block(const ComplexProduct<T>& p, int64_t row, int64_t column, int64_t coun
     for (int64_t begin = 0; begin < p.depth; begin += p.run) {
         const int64_t length = std::min(p.run, p.depth - begin);
         Vec<T> real[R][K] = {}, imaginary[R][K] = {};
-        for (int64_t i = 0; i < length; ++i, a_r += p.along, a_i += p.along, b_r += p.columns, b_i += p.columns) {
+        STEPS for (int64_t i = 0; i < length; ++i, a_r += p.along, a_i += p.along, b_r += p.columns, b_i += p.columns) {
             Vec<T> right_r[K], right_i[K];
             UNROLL for (int64_t k = 0; k < K; ++k) right_r[k] = get<W>(b_r + k * L, count), right_i[k] = get<W>(b_i + k * L, count);
             UNROLL for (int64_t r = 0; r < R; ++r) {

@@ -32,9 +32,12 @@ template <typename T, int64_t K, bool W> struct NormBlock {
 
 // Walks over rows from the last to the first, in pieces: work(first row, rows). What was computed last is still in a cache,
 // so a pass over memory begins where the one before it ended.
-template <typename Work> INLINE void backwards(int64_t rows, int64_t channels, Work work) {
-    const int64_t piece = std::max<int64_t>(PIECE / channels / RUN, 1) * RUN;
+template <typename Work> INLINE void backwards_by(int64_t piece, int64_t rows, Work work) {
     for (int64_t begin = (rows - 1) / piece * piece; begin >= 0; begin -= piece) work(begin, std::min(piece, rows - begin));
+}
+
+template <typename Work> INLINE void backwards(int64_t rows, int64_t channels, Work work) {
+    backwards_by(std::max<int64_t>(PIECE / channels / RUN, 1) * RUN, rows, work);
 }
 
 // Adds the sums of x and of its squares over rows to `totals` and `squares`.
@@ -96,19 +99,27 @@ void running_moments(const T* running_mean, const T* running_var, int64_t channe
     }
 }
 
-template <typename T, bool RELU>
-void normalize(const T* x, T* y, const Norm<T>& norm, int64_t rows, int64_t channels) {
+// For each vector of y: put(row, channel, value, whole, lanes of a cut one).
+template <typename T, bool RELU, typename Put>
+INLINE void normalized(const T* x, const Norm<T>& norm, int64_t rows, int64_t channels, Put put) {
     each_block<T>(channels, [&](int64_t first, auto vectors, auto whole, int64_t count) {
         constexpr int64_t K = decltype(vectors)::value;
         constexpr bool W = decltype(whole)::value;
         const NormBlock<T, K, W> n(norm, first, count);
         for (int64_t row = 0; row < rows; ++row)
             UNROLL for (int64_t k = 0; k < K; ++k) {
-                const int64_t at = row * channels + first + k * LANES<T>;
-                Vec<T> value = (get<W>(x + at, count) - n.mean[k]) * n.scale[k] + n.shift[k];
+                const int64_t at = first + k * LANES<T>;
+                Vec<T> value = (get<W>(x + row * channels + at, count) - n.mean[k]) * n.scale[k] + n.shift[k];
                 if (RELU) value = value < 0 ? Vec<T>{} : value;  // keeps what is not a number
-                put<W>(y + at, value, count);
+                put(row, at, value, whole, count);
             }
+    });
+}
+
+template <typename T, bool RELU>
+void normalize(const T* x, T* y, const Norm<T>& norm, int64_t rows, int64_t channels) {
+    normalized<T, RELU>(x, norm, rows, channels, [&](int64_t row, int64_t at, Vec<T> value, auto whole, int64_t count) {
+        put<decltype(whole)::value>(y + row * channels + at, value, count);
     });
 }
 

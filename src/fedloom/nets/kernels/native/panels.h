@@ -7,7 +7,7 @@
 
 #include <memory>
 
-template <typename T> constexpr int64_t P = 2 * LANES<T>;  // columns of a panel
+template <typename T> constexpr int64_t P = 3 * LANES<T>;  // columns of a panel
 template <typename T> int64_t panels_of(int64_t columns) { return (columns + P<T> - 1) / P<T>; }
 
 // A number of matrices in panels. They do not begin at the same place of a memory page, or caches would not hold them: an odd
@@ -28,52 +28,64 @@ template <typename T> struct Panels {
 
 // A panel of C = A B, or of C += A B. Steps over the depth are made in stretches of `length`, between which A jumps; the sums of
 // `run` stretches are added up, so that errors do not grow with the depth.
+// Rows of A, or its columns where it is turned, are `apart`; rows of C are `down`.
 template <typename T> struct Steps {
     int64_t depth, length, jump, run;
     bool add;
+    int64_t apart = P<T>, down = P<T>;
 };
 
-// R rows. TURNED: A is stored with its columns as rows, so that a row's numbers are P apart.
-template <typename T, bool TURNED, int64_t R> void multiply_rows(const T* a, const T* b, T* c, const Steps<T>& steps) {
-    constexpr int64_t L = LANES<T>, DOWN = TURNED ? 1 : P<T>, ALONG = TURNED ? P<T> : 1;
+// R rows and K vectors of columns. TURNED: A is stored with its columns as rows.
+template <typename T, bool TURNED, int64_t R, int64_t K> void multiply_rows(const T* a, const T* b, T* c, const Steps<T>& steps) {
+    constexpr int64_t L = LANES<T>;
+    const int64_t below = TURNED ? 1 : steps.apart, along = TURNED ? steps.apart : 1;
     bool add = steps.add;
     for (int64_t done = 0; done < steps.depth;) {
-        Vec<T> sums[R][2] = {};
-        for (int64_t k = 0; k < steps.run && done < steps.depth; ++k) {
+        Vec<T> sums[R][K] = {};
+        for (int64_t n = 0; n < steps.run && done < steps.depth; ++n) {
             const int64_t length = std::min(steps.length, steps.depth - done);
             const T* from = a;
-            for (int64_t i = 0; i < length; ++i, from += ALONG, b += P<T>) {
-                const Vec<T> left = load(b), right = load(b + L);
-                for (int64_t r = 0; r < R; ++r) {
-                    const T factor = from[r * DOWN];
-                    sums[r][0] += left * factor;
-                    sums[r][1] += right * factor;
+            STEPS for (int64_t i = 0; i < length; ++i, from += along, b += P<T>) {
+                Vec<T> values[K];
+                UNROLL for (int64_t k = 0; k < K; ++k) values[k] = load(b + k * L);
+                UNROLL for (int64_t r = 0; r < R; ++r) {
+                    const T factor = from[r * below];
+                    UNROLL for (int64_t k = 0; k < K; ++k) sums[r][k] += values[k] * factor;
                 }
             }
             a += steps.jump;
             done += length;
         }
-        for (int64_t r = 0; r < R; ++r)
-            for (int64_t half = 0; half < 2; ++half) {
-                T* to = c + r * P<T> + half * L;
-                store(to, add ? load(to) + sums[r][half] : sums[r][half]);
+        UNROLL for (int64_t r = 0; r < R; ++r)
+            UNROLL for (int64_t k = 0; k < K; ++k) {
+                T* to = c + r * steps.down + k * L;
+                store(to, add ? load(to) + sums[r][k] : sums[r][k]);
             }
         add = true;
     }
 }
 
 // As many rows at once as there are registers for.
-template <typename T, bool TURNED>
-void multiply_panel(const T* a, const T* b, T* c, int64_t rows, const Steps<T>& steps) {
-    constexpr int64_t R = VECTOR_BYTES == 64 ? 12 : 6, DOWN = TURNED ? 1 : P<T>;
+template <typename T, bool TURNED, int64_t K>
+void multiply_vectors(const T* a, const T* b, T* c, int64_t rows, const Steps<T>& steps) {
+    constexpr int64_t R = (VECTOR_BYTES == 64 ? 24 : 12) / K;
+    const int64_t below = TURNED ? 1 : steps.apart;
     int64_t row = 0;
     const auto some = [&](auto number) {
         constexpr int64_t N = decltype(number)::value;
-        for (; rows - row >= N; row += N) multiply_rows<T, TURNED, N>(a + row * DOWN, b, c + row * P<T>, steps);
+        for (; rows - row >= N; row += N) multiply_rows<T, TURNED, N, K>(a + row * below, b, c + row * steps.down, steps);
     };
     some(Number<R>{});
-    if (R == 12) some(Number<8>{});
-    some(Number<4>{});
+    if (R > 8) some(Number<8>{});
+    if (R > 4) some(Number<4>{});
     some(Number<2>{});
     some(Number<1>{});
+}
+
+// `columns`: of the panel, as many as are needed.
+template <typename T, bool TURNED>
+void multiply_panel(const T* a, const T* b, T* c, int64_t rows, int64_t columns, const Steps<T>& steps) {
+    if (columns > 2 * LANES<T>) multiply_vectors<T, TURNED, 3>(a, b, c, rows, steps);
+    else if (columns > LANES<T>) multiply_vectors<T, TURNED, 2>(a, b, c, rows, steps);
+    else multiply_vectors<T, TURNED, 1>(a, b, c, rows, steps);
 }

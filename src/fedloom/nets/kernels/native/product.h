@@ -27,7 +27,7 @@ template <typename T, int64_t R, int64_t K, bool W> void block(const Product<T>&
     for (int64_t begin = 0; begin < p.depth; begin += p.run) {
         const int64_t length = std::min(p.run, p.depth - begin);
         Vec<T> sums[R][K] = {};
-        for (int64_t i = 0; i < length; ++i) {
+        STEPS for (int64_t i = 0; i < length; ++i) {
             Vec<T> values[K];
             for (int64_t k = 0; k < K; ++k) values[k] = get<W>(b + k * L, count);
             for (int64_t r = 0; r < R; ++r) {

@@ -265,7 +265,7 @@ constexpr int64_t BYTES = 1 << 19;                // of a block of tiles, before
 constexpr int64_t LEAST = 48, MOST = 288;         // tiles of a block
 constexpr int64_t ONE = 1 << 23, LARGE = 1 << 20;  // bytes of tiles in one block, where transformed kernels have more than this
 constexpr int64_t GROUP = 64;                     // channels whose kernels are then transformed at once
-constexpr int64_t DEEP = 256;                     // channels over which sums are added up before the next tiles
+constexpr int64_t DEEP = 192;                     // channels over which sums are added up before the next tiles
 
 // Tiles of a block, of channels in and out.
 template <typename T, typename Way> int64_t block_size(const Grid& grid, int64_t in, int64_t out) {
@@ -305,7 +305,7 @@ void convolve(const Maps<T>& maps, const T* weight, const Made<T>& made, int64_t
             for (int64_t panel = 0; panel < panels_of<T>(group.count); ++panel)
                 for (int64_t c = 0; c < in; c += DEEP) {
                     const Steps<T> steps{std::min(DEEP, in - c), P<T>, inputs.jump(), N > 4 ? 1 : DEEP, c > 0};
-                    multiply_panel<T, false>(inputs.at(number, c / P<T>), taps.at(number, panel, c), outputs.at(number, panel), block.count, steps);
+                    multiply_panel<T, false>(inputs.at(number, c / P<T>), taps.at(number, panel, c), outputs.at(number, panel), block.count, group.count - panel * P<T>, steps);
                 }
         from_tiles<T, Way>(outputs, made, grid, block, group);
     });
@@ -333,7 +333,7 @@ void weight_gradient(const Maps<T>& maps, const Maps<T>& gradients, T* of_weight
                 begun[tap] = true;
                 for (int64_t row = 0; row < panels_of<T>(group.count); ++row)
                     for (int64_t panel = 0; panel < taps.panels; ++panel)
-                        multiply_panel<T, true>(outputs.at(d, row), inputs.at(v, panel), taps.at(tap, panel, row * P<T>), P<T>, steps);
+                        multiply_panel<T, true>(outputs.at(d, row), inputs.at(v, panel), taps.at(tap, panel, row * P<T>), P<T>, s.in - panel * P<T>, steps);
             }
         if (block.first + block.count < grid.tiles) return;
         for (int64_t o = 0; o < group.count; ++o)

@@ -1,0 +1,131 @@
+// A 1x1 convolution of z = relu(normalize(y)), forward and backward: products of matrices in panels, some rows of maps at a time.
+// z is computed where it is needed, and never in memory as a whole.
+#pragma once
+
+#include "norm.h"
+#include "panels.h"
+
+#include <vector>
+
+namespace {
+
+constexpr int64_t ROWS = 96;     // a multiple of the rows that panels.h computes at once
+constexpr int64_t DEEP = 192;    // rows of a panel that the nearest cache holds
+constexpr int64_t WIDE = 256;    // channels beyond which rows lie too far apart to be read side by side
+constexpr int64_t RUNS = 8;      // stretches of a panel's width over which a product is added up
+constexpr int64_t ADDED = 2048;  // rows over which the weight's gradient is added up in T
+
+// None without a weight, (out, in).
+template <typename T> struct Point {
+    const T* weight;
+    int64_t in, out;
+};
+
+// Room for some rows of maps. A row more than there are, so that an odd number of cache lines lies between the beginnings of panels.
+template <typename T> Panels<T> some_rows(int64_t channels) { return Panels<T>(1, ROWS + 1, channels); }
+
+template <typename T> T* place(const Panels<T>& panels, int64_t row, int64_t channel) {
+    return panels.at(0, channel / P<T>, row) + channel % P<T>;
+}
+
+template <typename T> void to_panels(const T* from, const Panels<T>& to, int64_t rows, int64_t channels) {
+    each_block<T>(channels, [&](int64_t first, auto vectors, auto whole, int64_t count) {
+        for (int64_t row = 0; row < rows; ++row)
+            UNROLL for (int64_t k = 0; k < decltype(vectors)::value; ++k) {
+                const int64_t at = first + k * LANES<T>;
+                store(place(to, row, at), get<decltype(whole)::value>(from + row * channels + at, count));
+            }
+    });
+}
+
+template <typename T> void from_panels(const Panels<T>& from, T* to, int64_t rows, int64_t channels) {
+    each_block<T>(channels, [&](int64_t first, auto vectors, auto whole, int64_t count) {
+        for (int64_t row = 0; row < rows; ++row)
+            UNROLL for (int64_t k = 0; k < decltype(vectors)::value; ++k) {
+                const int64_t at = first + k * LANES<T>;
+                put<decltype(whole)::value>(to + row * channels + at, load(place(from, row, at)), count);
+            }
+    });
+}
+
+// weight: (out, in); its outputs become columns, in panels.
+template <typename T> void turn_to_panels(const T* weight, const Panels<T>& to, int64_t out, int64_t in) {
+    constexpr int64_t SOME = 64;  // rows of a panel that stay in the nearest cache
+    for (int64_t first = 0; first < in; first += SOME)
+        for (int64_t o = 0; o < out; ++o)
+            for (int64_t i = first; i < std::min(first + SOME, in); ++i) *place(to, i, o) = weight[o * in + i];
+}
+
+template <typename T> void normalize_to_panels(const T* y, const Panels<T>& z, const Norm<T>& norm, int64_t rows, int64_t channels) {
+    normalized<T, true>(y, norm, rows, channels, [&](int64_t row, int64_t at, Vec<T> value, auto, int64_t) { store(place(z, row, at), value); });
+}
+
+// Some rows of maps, or of their gradients: in panels, or one after the other.
+template <typename T> struct Rows {
+    const T* first;
+    int64_t apart, jump;  // from a row to the next, and from P columns to the next
+};
+template <typename T> Rows<T> rows_of(const Panels<T>& panels) { return {panels.at(0, 0), P<T>, panels.jump()}; }
+template <typename T> Rows<T> rows_of(const T* first, int64_t channels) { return {first, channels, P<T>}; }
+
+// C = A B, (rows, depth) times (depth, columns); rows of C are one after the other. `panel`: room for a panel of C that is cut.
+template <typename T>
+void multiply(const Rows<T>& a, const Panels<T>& b, T* c, int64_t rows, int64_t depth, int64_t columns, const Panels<T>& panel) {
+    for (int64_t at = 0; at < columns; at += P<T>) {
+        const bool cut = columns - at < P<T>;
+        for (int64_t done = 0; done < depth; done += DEEP)
+            multiply_panel<T, false>(a.first + done / P<T> * a.jump, b.at(0, at / P<T>, done), cut ? panel.at(0, 0) : c + at, rows, columns - at,
+                                     {std::min(DEEP, depth - done), P<T>, a.jump, RUNS, done > 0, a.apart, cut ? P<T> : columns});
+        if (cut)
+            for (int64_t row = 0; row < rows; ++row)
+                std::memcpy(c + row * columns + at, panel.at(0, 0, row), (columns - at) * sizeof(T));
+    }
+}
+
+// From rows of y to z, or to what the 1x1 convolution makes of z.
+template <typename T> struct Result {
+    Result(const Norm<T>& norm, const Point<T>& point)
+        : norm(norm), point(point), weight(1, point.weight ? point.in : 0, point.out), z(some_rows<T>(point.weight ? point.in : 0)), panel(some_rows<T>(1)) {
+        if (point.weight) turn_to_panels(point.weight, weight, point.out, point.in);
+    }
+    void write(const T* y, T* to, int64_t rows) {
+        if (!point.weight) return normalize<T, true>(y, to, norm, rows, point.in);
+        for (int64_t row = 0; row < rows; row += ROWS) {
+            const int64_t count = std::min(ROWS, rows - row);
+            normalize_to_panels(y + row * point.in, z, norm, count, point.in);
+            multiply(rows_of(z), weight, to + row * point.out, count, point.in, point.out, panel);
+        }
+    }
+    const Norm<T>& norm;
+    const Point<T>& point;
+    Panels<T> weight, z, panel;
+};
+
+// The gradient of the weight, and that of z, of which sums for the normalization of y are added up.
+template <typename T>
+void point_backward(const T* y, const T* g, const Norm<T>& norm, const Point<T>& point, T* of_z, T* of_weight, double* sums, int64_t rows) {
+    const int64_t in = point.in, out = point.out, size = out * in;
+    const Panels<T> weight(1, out, in), part(1, panels_of<T>(out) * P<T>, in);
+    const Panels<T> z = some_rows<T>(in), panel = some_rows<T>(1), copied = some_rows<T>(out > WIDE ? out : 0);
+    std::vector<double> totals(rows > ADDED ? size : 0);
+    to_panels(point.weight, weight, out, in);
+    int64_t added = 0;
+    for (int64_t row = 0; row < rows; row += ROWS) {
+        const int64_t count = std::min(ROWS, rows - row);
+        normalize_to_panels(y + row * in, z, norm, count, in);
+        if (out > WIDE) to_panels(g + row * out, copied, count, out);
+        const Rows<T> gradients = out > WIDE ? rows_of(copied) : rows_of(g + row * out, out);
+        for (int64_t at = 0; at < in; at += P<T>)
+            for (int64_t o = 0; o < out; o += P<T>)
+                multiply_panel<T, true>(gradients.first + o / P<T> * gradients.jump, z.at(0, at / P<T>), part.at(0, at / P<T>, o), std::min(P<T>, out - o), in - at, {count, count, 0, 1, added > 0, gradients.apart});
+        multiply(gradients, weight, of_z + row * in, count, out, in, panel);
+        add_gradients<T, true>(y + row * in, of_z + row * in, norm, count, in, sums, sums + in);
+        if ((added += count) < ADDED && row + count < rows) continue;
+        from_panels(part, of_weight, out, in);
+        added = 0;
+        for (int64_t at = 0; at < (int64_t)totals.size(); ++at) totals[at] += of_weight[at];
+    }
+    for (int64_t at = 0; at < (int64_t)totals.size(); ++at) of_weight[at] = (T)totals[at];
+}
+
+}  // namespace
