@@ -42,8 +42,13 @@ def separable(channels: int, stride: int) -> nn.Module:
     return nn.Sequential(*block(channels, stride), nn.Conv2d(channels, channels + 3, 1, bias=False))
 
 
-LAYERS = (norm, plain_norm, depthwise, block, separable)
-NODES = {norm: "_BatchNorm", plain_norm: "_BatchNorm", depthwise: "_Depthwise", block: "_Block", separable: "_Block"}
+def separables(channels: int, stride: int) -> nn.Module:
+    """Three blocks that are one operation; the last without a 1x1 convolution."""
+    return nn.Sequential(separable(channels, stride), separable(channels + 3, 1), block(channels + 6, 1))
+
+
+LAYERS = (norm, plain_norm, depthwise, block, separable, separables)
+NODES = dict.fromkeys(LAYERS, "_Block") | {norm: "_BatchNorm", plain_norm: "_BatchNorm", depthwise: "_Depthwise"}
 
 
 def drawn(make: Callable[[int, int], nn.Module], channels: int, stride: int) -> nn.Module:
@@ -240,3 +245,42 @@ def test_a_1x1_convolution_belongs_to_the_block_before_it(channels: int) -> None
     assert not operations(ours(x)) & alone
     ours[-1].register_forward_hook(lambda *_: None)  # someone looks at what enters it
     assert operations(ours(x)) & alone
+
+
+def nodes(made: Tensor) -> int:
+    """Operations of a chain."""
+    count, node = 0, made.grad_fn
+    while node is not None:
+        count += 1
+        node = node.next_functions[0][0] if node.next_functions else None
+    return count
+
+
+def test_blocks_one_behind_the_other_are_one_operation_unless_someone_looks_in_between() -> None:
+    net = drawn(separables, 6, 1)
+    ours, x = native(net), maps((4, 6, 6, 6), torch.float32).requires_grad_()
+    assert nodes(ours(x)) == 2  # with the one that accumulates
+    seen: list[Tensor] = []
+    ours.get_submodule("1.0.0").register_forward_pre_hook(lambda _, given: seen.append(given[0]))
+    made = ours(x)
+    assert nodes(made) > 2
+    torch.testing.assert_close(made, net(x), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(seen[0], net[0](x), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("frozen", [0, 1, 2])
+def test_a_block_among_others_may_keep_its_statistics(frozen: int) -> None:
+    net = drawn(separables, 5, 2).double()
+    net[frozen].eval()
+    x = maps((4, 5, 6, 6))
+    expected, made = passes(copy.deepcopy(net), x), passes(native(net, torch.float64), x)
+    for name, value in expected.items():
+        torch.testing.assert_close(made[name], value, rtol=1e-9, atol=1e-9)
+
+
+def test_maps_that_shrink_to_a_pixel_have_torch_s_answer() -> None:
+    net = drawn(separables, 5, 2)
+    ours, x = native(net), maps((1, 5, 2, 2), torch.float32)
+    for module in (net, ours):
+        with pytest.raises(ValueError, match="more than 1 value per channel"):
+            module(x)

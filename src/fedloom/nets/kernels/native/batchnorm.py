@@ -5,6 +5,7 @@ y = relu((x - mean) / deviation * weight + bias)
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -50,7 +51,11 @@ class BatchNorm2d(nn.BatchNorm2d):
         return Settings(running, 0.0 if self.momentum is None else self.momentum, self.eps, self.by_batch)
 
     def applies(self, x: Tensor) -> bool:
-        if not plain(x) or x.shape[1] != self.num_features or (self.by_batch and x.numel() == x.shape[1]):
+        return plain(x) and self.admits(x, tuple(x.shape))
+
+    def admits(self, x: Tensor, shape: tuple[int, ...]) -> bool:
+        """Whether a kernel can normalize maps of this shape with numbers as those of x."""
+        if shape[1] != self.num_features or (self.by_batch and math.prod(shape) == shape[1]):
             return False
         return alike(x, self.weight, self.bias, self.running_mean, self.running_var)
 

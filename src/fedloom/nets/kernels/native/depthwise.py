@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -29,8 +30,8 @@ def applies(x: Tensor, weight: Tensor, bias: Tensor | None, stride: Pair, paddin
     return weight.shape[2:] == (3, 3) and padding == (1, 1) and stride in STRIDES
 
 
-def made_sizes(x: Tensor, stride: int) -> Pair:
-    return (x.shape[2] - 1) // stride + 1, (x.shape[3] - 1) // stride + 1
+def made_sizes(size: Sequence[int], stride: int) -> Pair:
+    return (size[0] - 1) // stride + 1, (size[1] - 1) // stride + 1
 
 
 def workspace(channels: int, numbers: int = 0) -> Tensor:
@@ -49,7 +50,7 @@ class _Depthwise(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, stride: int) -> Tensor:
         channels = x.shape[1]
-        made = made_sizes(x, stride)
+        made = made_sizes(x.shape[2:], stride)
         y = torch.empty((len(x), channels, *made), dtype=x.dtype, memory_format=torch.channels_last)
         run("depthwise_forward", FORWARD, (x, weight, bias, y, workspace(channels)), *x.shape, *made, stride)
         ctx.save_for_backward(x, weight, bias)

@@ -170,9 +170,9 @@ void finish_gradients(const double* totals, const double* products, const Norm<T
     }
 }
 
-// The gradient of x; it may take the place of g.
-template <typename T, bool RELU>
-void apply_gradients(const T* x, const T* g, T* of_x, const Norm<T>& norm, const T* shares, int64_t rows, int64_t channels) {
+// For each vector of the gradient of x: put(row, channel, value, whole, lanes of a cut one).
+template <typename T, bool RELU, typename Put>
+INLINE void applied_gradients(const T* x, const T* g, const Norm<T>& norm, const T* shares, int64_t rows, int64_t channels, Put put) {
     each_block<T>(channels, [&](int64_t first, auto vectors, auto whole, int64_t count) {
         constexpr int64_t K = decltype(vectors)::value, L = LANES<T>;
         constexpr bool W = decltype(whole)::value;
@@ -187,8 +187,16 @@ void apply_gradients(const T* x, const T* g, T* of_x, const Norm<T>& norm, const
                 const int64_t at = row * channels + first + k * L;
                 const Vec<T> apart = get<W>(x + at, count) - n.mean[k];
                 const Vec<T> part = passed<T, RELU>(get<W>(g + at, count), apart, n.scale[k], n.shift[k]);
-                put<W>(of_x + at, n.scale[k] * (part - constant[k] - apart * slope[k]), count);
+                put(row, first + k * L, n.scale[k] * (part - constant[k] - apart * slope[k]), whole, count);
             }
+    });
+}
+
+// The gradient of x; it may take the place of g.
+template <typename T, bool RELU>
+void apply_gradients(const T* x, const T* g, T* of_x, const Norm<T>& norm, const T* shares, int64_t rows, int64_t channels) {
+    applied_gradients<T, RELU>(x, g, norm, shares, rows, channels, [&](int64_t row, int64_t at, Vec<T> value, auto whole, int64_t count) {
+        put<decltype(whole)::value>(of_x + row * channels + at, value, count);
     });
 }
 

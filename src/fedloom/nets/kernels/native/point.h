@@ -66,7 +66,6 @@ template <typename T> struct Rows {
     int64_t apart, jump;  // from a row to the next, and from P columns to the next
 };
 template <typename T> Rows<T> rows_of(const Panels<T>& panels) { return {panels.at(0, 0), P<T>, panels.jump()}; }
-template <typename T> Rows<T> rows_of(const T* first, int64_t channels) { return {first, channels, P<T>}; }
 
 // C = A B, (rows, depth) times (depth, columns); rows of C are one after the other. `panel`: room for a panel of C that is cut.
 template <typename T>
@@ -82,10 +81,10 @@ void multiply(const Rows<T>& a, const Panels<T>& b, T* c, int64_t rows, int64_t 
     }
 }
 
-// From rows of y to z, or to what the 1x1 convolution makes of z.
+// From rows of y to z, or to what the 1x1 convolution makes of z. `moments`: where sums of that and of its squares are added up.
 template <typename T> struct Result {
-    Result(const Norm<T>& norm, const Point<T>& point)
-        : norm(norm), point(point), weight(1, point.weight ? point.in : 0, point.out), z(some_rows<T>(point.weight ? point.in : 0)), panel(some_rows<T>(1)) {
+    Result(const Norm<T>& norm, const Point<T>& point, double* moments)
+        : norm(norm), point(point), moments(moments), weight(1, point.weight ? point.in : 0, point.out), z(some_rows<T>(point.weight ? point.in : 0)), panel(some_rows<T>(1)) {
         if (point.weight) turn_to_panels(point.weight, weight, point.out, point.in);
     }
     void write(const T* y, T* to, int64_t rows) {
@@ -94,38 +93,60 @@ template <typename T> struct Result {
             const int64_t count = std::min(ROWS, rows - row);
             normalize_to_panels(y + row * point.in, z, norm, count, point.in);
             multiply(rows_of(z), weight, to + row * point.out, count, point.in, point.out, panel);
+            if (moments) add_moments(to + row * point.out, count, point.out, moments, moments + point.out);
         }
     }
     const Norm<T>& norm;
     const Point<T>& point;
+    double* moments;
     Panels<T> weight, z, panel;
+};
+
+// The gradient of what a 1x1 convolution makes: g, or where that is normalized, x, and g is the gradient of the normalization's output,
+// what the normalization makes of g.
+template <typename T> struct Gradient {
+    Gradient(const T* g, const T* x, const Norm<T>& norm, const T* shares, int64_t channels)
+        : g(g), x(x), shares(shares), norm(norm), channels(channels), panels(some_rows<T>(x || channels > WIDE ? channels : 0)) {}
+    Rows<T> rows(int64_t first, int64_t count) const {
+        const int64_t at = first * channels;
+        const auto put = [&](int64_t row, int64_t channel, Vec<T> value, auto, int64_t) { store(place(panels, row, channel), value); };
+        if (x) applied_gradients<T, true>(x + at, g + at, norm, shares, count, channels, put);
+        else if (channels > WIDE) to_panels(g + at, panels, count, channels);
+        else return {g + at, channels, P<T>};
+        return rows_of(panels);
+    }
+    const T *g, *x, *shares;
+    Norm<T> norm;
+    int64_t channels;
+    Panels<T> panels;
 };
 
 // The gradient of the weight, and that of z, of which sums for the normalization of y are added up.
 template <typename T>
-void point_backward(const T* y, const T* g, const Norm<T>& norm, const Point<T>& point, T* of_z, T* of_weight, double* sums, int64_t rows) {
-    const int64_t in = point.in, out = point.out, size = out * in;
-    const Panels<T> weight(1, out, in), part(1, panels_of<T>(out) * P<T>, in);
-    const Panels<T> z = some_rows<T>(in), panel = some_rows<T>(1), copied = some_rows<T>(out > WIDE ? out : 0);
-    std::vector<double> totals(rows > ADDED ? size : 0);
+void point_backward(const T* y, const Gradient<T>& gradient, const Norm<T>& norm, const Point<T>& point, T* of_z, T* of_weight, double* sums,
+                    int64_t rows) {
+    const int64_t in = point.in, out = point.out;
+    const Panels<T> weight(1, out, in), part(1, panels_of<T>(out) * P<T>, in), z = some_rows<T>(in), panel = some_rows<T>(1);
+    std::vector<double> totals(rows > ADDED ? out * in : 0);
     to_panels(point.weight, weight, out, in);
     int64_t added = 0;
     for (int64_t row = 0; row < rows; row += ROWS) {
         const int64_t count = std::min(ROWS, rows - row);
+        const Rows<T> gradients = gradient.rows(row, count);
+        const Steps<T> steps{count, count, 0, 1, added > 0, gradients.apart};
         normalize_to_panels(y + row * in, z, norm, count, in);
-        if (out > WIDE) to_panels(g + row * out, copied, count, out);
-        const Rows<T> gradients = out > WIDE ? rows_of(copied) : rows_of(g + row * out, out);
-        for (int64_t at = 0; at < in; at += P<T>)
+        for (int64_t i = 0; i < in; i += P<T>)
             for (int64_t o = 0; o < out; o += P<T>)
-                multiply_panel<T, true>(gradients.first + o / P<T> * gradients.jump, z.at(0, at / P<T>), part.at(0, at / P<T>, o), std::min(P<T>, out - o), in - at, {count, count, 0, 1, added > 0, gradients.apart});
+                multiply_panel<T, true>(gradients.first + o / P<T> * gradients.jump, z.at(0, i / P<T>), part.at(0, i / P<T>, o),
+                                        std::min(P<T>, out - o), in - i, steps);
         multiply(gradients, weight, of_z + row * in, count, out, in, panel);
         add_gradients<T, true>(y + row * in, of_z + row * in, norm, count, in, sums, sums + in);
         if ((added += count) < ADDED && row + count < rows) continue;
         from_panels(part, of_weight, out, in);
         added = 0;
-        for (int64_t at = 0; at < (int64_t)totals.size(); ++at) totals[at] += of_weight[at];
+        for (size_t at = 0; at < totals.size(); ++at) totals[at] += of_weight[at];
     }
-    for (int64_t at = 0; at < (int64_t)totals.size(); ++at) of_weight[at] = (T)totals[at];
+    for (size_t at = 0; at < totals.size(); ++at) of_weight[at] = (T)totals[at];
 }
 
 }  // namespace

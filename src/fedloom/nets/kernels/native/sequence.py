@@ -2,7 +2,7 @@
 
     batch normalization, ReLU                                                       batchnorm.py
     batch normalization, ReLU, depthwise convolution, batch normalization, ReLU     block.py
-    the same and a 1x1 convolution                                                  block.py
+    the same and a 1x1 convolution, once or several times                           block.py
     max-pooling, ReLU                                                               pool.py
     convolution, max-pooling, ReLU                                                  convolve.py
 
@@ -18,7 +18,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from fedloom.nets.kernels.native.batchnorm import BatchNorm2d
-from fedloom.nets.kernels.native.block import block, fits, follows
+from fedloom.nets.kernels.native.block import Block, compute, fits, follows, served
 from fedloom.nets.kernels.native.convolve import convolve_pooled
 from fedloom.nets.kernels.native.pool import halves, pool_relu, pools
 
@@ -38,12 +38,10 @@ def _first(modules: list[nn.Module], at: int, x: Any) -> tuple[Any, int]:
     module = modules[at]
     made: Tensor | None
     if type(module) is BatchNorm2d and _rectified(modules, at):
-        if at + 4 < len(modules) and _is_block(modules, at):
-            point = modules[at + 5] if at + 5 < len(modules) and follows(modules[at + 5]) else None
-            point = None if point is None or _hooked(point) else point
-            made = block(x, module, modules[at + 2], modules[at + 3], point)  # type: ignore[arg-type]
-            if made is not None:
-                return made, 5 if point is None else 6
+        blocks = list(_blocks(modules, at))
+        blocks = blocks[: served(x, blocks)] if blocks else []
+        if blocks:
+            return compute(x, blocks), sum(5 if block.point is None else 6 for block in blocks)
         return module.normalize(x, relu=True), 2
     if halves(module) and _rectified(modules, at) and pools(x):
         return pool_relu(x), 2
@@ -71,9 +69,18 @@ def _rectified(modules: list[nn.Module], at: int) -> bool:
     return not _hooked(modules[at]) and not _hooked(modules[at + 1])
 
 
-def _is_block(modules: list[nn.Module], at: int) -> bool:
-    before, _, conv, after, _ = modules[at : at + 5]
-    return fits(before, conv, after) and not _hooked(conv) and _rectified(modules, at + 3)
+def _blocks(modules: list[nn.Module], at: int) -> Iterator[Block]:
+    """The blocks from here on, one behind the other."""
+    while at + 4 < len(modules) and _rectified(modules, at):
+        before, _, conv, after, _ = modules[at : at + 5]
+        if not fits(before, conv, after) or _hooked(conv) or not _rectified(modules, at + 3):
+            return
+        point = modules[at + 5] if at + 5 < len(modules) else None
+        point = None if point is None or not follows(point) or _hooked(point) else point
+        yield Block(before, conv, after, point)  # type: ignore[arg-type]
+        if point is None:
+            return
+        at += 6
 
 
 def _hooked(module: nn.Module) -> bool:
