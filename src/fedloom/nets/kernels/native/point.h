@@ -15,6 +15,9 @@ constexpr int64_t WIDE = 256;    // channels beyond which rows lie too far apart
 constexpr int64_t RUNS = 8;      // stretches of a panel's width over which a product is added up
 constexpr int64_t ADDED = 2048;  // rows over which the weight's gradient is added up in T
 
+template <typename T> using Matrix = Panels<T, 3>;
+template <typename T> constexpr int64_t P = Matrix<T>::WIDTH;
+
 // None without a weight, (out, in).
 template <typename T> struct Point {
     const T* weight;
@@ -22,13 +25,13 @@ template <typename T> struct Point {
 };
 
 // Room for some rows of maps. A row more than there are, so that an odd number of cache lines lies between the beginnings of panels.
-template <typename T> Panels<T> some_rows(int64_t channels) { return Panels<T>(1, ROWS + 1, channels); }
+template <typename T> Matrix<T> some_rows(int64_t channels) { return Matrix<T>(1, ROWS + 1, channels); }
 
-template <typename T> T* place(const Panels<T>& panels, int64_t row, int64_t channel) {
+template <typename T> T* place(const Matrix<T>& panels, int64_t row, int64_t channel) {
     return panels.at(0, channel / P<T>, row) + channel % P<T>;
 }
 
-template <typename T> void to_panels(const T* from, const Panels<T>& to, int64_t rows, int64_t channels) {
+template <typename T> void to_panels(const T* from, const Matrix<T>& to, int64_t rows, int64_t channels) {
     each_block<T>(channels, [&](int64_t first, auto vectors, auto whole, int64_t count) {
         for (int64_t row = 0; row < rows; ++row)
             UNROLL for (int64_t k = 0; k < decltype(vectors)::value; ++k) {
@@ -38,7 +41,7 @@ template <typename T> void to_panels(const T* from, const Panels<T>& to, int64_t
     });
 }
 
-template <typename T> void from_panels(const Panels<T>& from, T* to, int64_t rows, int64_t channels) {
+template <typename T> void from_panels(const Matrix<T>& from, T* to, int64_t rows, int64_t channels) {
     each_block<T>(channels, [&](int64_t first, auto vectors, auto whole, int64_t count) {
         for (int64_t row = 0; row < rows; ++row)
             UNROLL for (int64_t k = 0; k < decltype(vectors)::value; ++k) {
@@ -49,14 +52,14 @@ template <typename T> void from_panels(const Panels<T>& from, T* to, int64_t row
 }
 
 // weight: (out, in); its outputs become columns, in panels.
-template <typename T> void turn_to_panels(const T* weight, const Panels<T>& to, int64_t out, int64_t in) {
+template <typename T> void turn_to_panels(const T* weight, const Matrix<T>& to, int64_t out, int64_t in) {
     constexpr int64_t SOME = 64;  // rows of a panel that stay in the nearest cache
     for (int64_t first = 0; first < in; first += SOME)
         for (int64_t o = 0; o < out; ++o)
             for (int64_t i = first; i < std::min(first + SOME, in); ++i) *place(to, i, o) = weight[o * in + i];
 }
 
-template <typename T> void normalize_to_panels(const T* y, const Panels<T>& z, const Norm<T>& norm, int64_t rows, int64_t channels) {
+template <typename T> void normalize_to_panels(const T* y, const Matrix<T>& z, const Norm<T>& norm, int64_t rows, int64_t channels) {
     normalized<T, true>(y, norm, rows, channels, [&](int64_t row, int64_t at, Vec<T> value, auto, int64_t) { store(place(z, row, at), value); });
 }
 
@@ -65,15 +68,15 @@ template <typename T> struct Rows {
     const T* first;
     int64_t apart, jump;  // from a row to the next, and from P columns to the next
 };
-template <typename T> Rows<T> rows_of(const Panels<T>& panels) { return {panels.at(0, 0), P<T>, panels.jump()}; }
+template <typename T> Rows<T> rows_of(const Matrix<T>& panels) { return {panels.at(0, 0), P<T>, panels.jump()}; }
 
 // C = A B, (rows, depth) times (depth, columns); rows of C are one after the other. `panel`: room for a panel of C that is cut.
 template <typename T>
-void multiply(const Rows<T>& a, const Panels<T>& b, T* c, int64_t rows, int64_t depth, int64_t columns, const Panels<T>& panel) {
+void multiply(const Rows<T>& a, const Matrix<T>& b, T* c, int64_t rows, int64_t depth, int64_t columns, const Matrix<T>& panel) {
     for (int64_t at = 0; at < columns; at += P<T>) {
         const bool cut = columns - at < P<T>;
         for (int64_t done = 0; done < depth; done += DEEP)
-            multiply_panel<T, false>(a.first + done / P<T> * a.jump, b.at(0, at / P<T>, done), cut ? panel.at(0, 0) : c + at, rows, columns - at,
+            multiply_panel<T, 3, false>(a.first + done / P<T> * a.jump, b.at(0, at / P<T>, done), cut ? panel.at(0, 0) : c + at, rows, columns - at,
                                      {std::min(DEEP, depth - done), P<T>, a.jump, RUNS, done > 0, a.apart, cut ? P<T> : columns});
         if (cut)
             for (int64_t row = 0; row < rows; ++row)
@@ -99,7 +102,7 @@ template <typename T> struct Result {
     const Norm<T>& norm;
     const Point<T>& point;
     double* moments;
-    Panels<T> weight, z, panel;
+    Matrix<T> weight, z, panel;
 };
 
 // The gradient of what a 1x1 convolution makes: g, or where that is normalized, x, and g is the gradient of the normalization's output,
@@ -118,7 +121,7 @@ template <typename T> struct Gradient {
     const T *g, *x, *shares;
     Norm<T> norm;
     int64_t channels;
-    Panels<T> panels;
+    Matrix<T> panels;
 };
 
 // The gradient of the weight, and that of z, of which sums for the normalization of y are added up.
@@ -126,18 +129,18 @@ template <typename T>
 void point_backward(const T* y, const Gradient<T>& gradient, const Norm<T>& norm, const Point<T>& point, T* of_z, T* of_weight, double* sums,
                     int64_t rows) {
     const int64_t in = point.in, out = point.out;
-    const Panels<T> weight(1, out, in), part(1, panels_of<T>(out) * P<T>, in), z = some_rows<T>(in), panel = some_rows<T>(1);
+    const Matrix<T> weight(1, out, in), part(1, Matrix<T>::needed(out) * P<T>, in), z = some_rows<T>(in), panel = some_rows<T>(1);
     std::vector<double> totals(rows > ADDED ? out * in : 0);
     to_panels(point.weight, weight, out, in);
     int64_t added = 0;
     for (int64_t row = 0; row < rows; row += ROWS) {
         const int64_t count = std::min(ROWS, rows - row);
         const Rows<T> gradients = gradient.rows(row, count);
-        const Steps<T> steps{count, count, 0, 1, added > 0, gradients.apart};
+        const Steps<T> steps{count, count, 0, 1, added > 0, gradients.apart, P<T>};
         normalize_to_panels(y + row * in, z, norm, count, in);
         for (int64_t i = 0; i < in; i += P<T>)
             for (int64_t o = 0; o < out; o += P<T>)
-                multiply_panel<T, true>(gradients.first + o / P<T> * gradients.jump, z.at(0, i / P<T>), part.at(0, i / P<T>, o),
+                multiply_panel<T, 3, true>(gradients.first + o / P<T> * gradients.jump, z.at(0, i / P<T>), part.at(0, i / P<T>, o),
                                         std::min(P<T>, out - o), in - i, steps);
         multiply(gradients, weight, of_z + row * in, count, out, in, panel);
         add_gradients<T, true>(y + row * in, of_z + row * in, norm, count, in, sums, sums + in);

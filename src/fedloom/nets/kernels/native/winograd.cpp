@@ -128,6 +128,9 @@ template <typename T> struct Maps {
     int64_t high, wide, channels;
 };
 
+template <typename T> using Matrices = Panels<T, 2>;
+template <typename T> constexpr int64_t P = Matrices<T>::WIDTH;
+
 // Tiles of MADE x MADE pixels of maps.
 struct Grid {
     Grid(int64_t images, int64_t high, int64_t wide, int64_t made)
@@ -158,7 +161,7 @@ template <typename Work> INLINE void each_tile(const Grid& g, const Block& block
 
 // For each vector of the panels of a group: work(channel, panel, column in the panel, whole, lanes of a cut one).
 template <typename T, typename Work> INLINE void each_vector_of(const Group& group, Work work) {
-    for (int64_t at = 0; at < panels_of<T>(group.count) * P<T>; at += LANES<T>) {
+    for (int64_t at = 0; at < Matrices<T>::needed(group.count) * P<T>; at += LANES<T>) {
         const int64_t count = std::min(std::max<int64_t>(group.count - at, 0), LANES<T>);
         if (count == LANES<T>) work(group.first + at, at / P<T>, at % P<T>, Number<1>{}, count);
         else work(group.first + at, at / P<T>, at % P<T>, Number<0>{}, count);
@@ -167,7 +170,7 @@ template <typename T, typename Work> INLINE void each_vector_of(const Group& gro
 
 // The tiles of a group of channels: N x N points of every tile's S x S pixels, the first of which is (above, left) before the tile's own.
 template <typename T, int S, int N, typename Points>
-void to_tiles(Points points, const Maps<T>& maps, const Panels<T>& tiles, const Grid& grid, const Block& block, const Group& group,
+void to_tiles(Points points, const Maps<T>& maps, const Matrices<T>& tiles, const Grid& grid, const Block& block, const Group& group,
               int64_t made, int64_t above, int64_t left) {
     const std::vector<T> zeros(group.first + group.count);
     const bool pooled = maps.which;
@@ -209,7 +212,7 @@ template <typename T> struct Made {
 };
 
 template <typename T, typename Way>
-void from_tiles(const Panels<T>& tiles, const Made<T>& made, const Grid& grid, const Block& block, const Group& group) {
+void from_tiles(const Matrices<T>& tiles, const Made<T>& made, const Grid& grid, const Block& block, const Group& group) {
     constexpr int N = Way::POINTS, S = Way::MADE;
     const int64_t high = made.pooled ? made.high / 2 : made.high, wide = made.pooled ? made.wide / 2 : made.wide;
     const int64_t side = made.pooled ? S / 2 : S;
@@ -247,7 +250,7 @@ void from_tiles(const Panels<T>& tiles, const Made<T>& made, const Grid& grid, c
 
 // Kernels of a layer: (rows, 3, 3, columns), of which a group of columns is transformed. FLIPPED: turned by half a circle.
 template <typename T, typename Way, bool FLIPPED>
-void to_taps(const T* kernels, int64_t all, const Group& group, const Panels<T>& taps) {
+void to_taps(const T* kernels, int64_t all, const Group& group, const Matrices<T>& taps) {
     constexpr int N = Way::POINTS;
     for (int64_t row = 0; row < taps.rows; ++row)
         each_vector_of<T>(group, [&](int64_t c, int64_t panel, int64_t at, auto whole, int64_t count) {
@@ -265,7 +268,7 @@ constexpr int64_t BYTES = 1 << 19;                // of a block of tiles, before
 constexpr int64_t LEAST = 48, MOST = 288;         // tiles of a block
 constexpr int64_t ONE = 1 << 23, LARGE = 1 << 20;  // bytes of tiles in one block, where transformed kernels have more than this
 constexpr int64_t GROUP = 64;                     // channels whose kernels are then transformed at once
-constexpr int64_t DEEP = 192;                     // channels over which sums are added up before the next tiles
+constexpr int64_t DEEP = 256;                     // channels over which sums are added up before the next tiles
 
 // Tiles of a block, of channels in and out.
 template <typename T, typename Way> int64_t block_size(const Grid& grid, int64_t in, int64_t out) {
@@ -290,7 +293,7 @@ void convolve(const Maps<T>& maps, const T* weight, const Made<T>& made, int64_t
     const int64_t in = maps.channels, out = made.channels;
     const Grid grid(images, made.high, made.wide, Way::MADE);
     const int64_t size = block_size<T, Way>(grid, in, out), width = size == grid.tiles ? std::min(GROUP, out) : out;
-    const Panels<T> inputs(N * N, size, in), outputs(N * N, size, width), taps(N * N, in, width);
+    const Matrices<T> inputs(N * N, size, in), outputs(N * N, size, width), taps(N * N, in, width);
     std::unique_ptr<T[]> turned(GRADIENT ? nullptr : new T[9 * in * width]);
     each_part(grid, size, out, [&](const Block& block, const Group& group) {
         if (group.first == 0)
@@ -302,10 +305,10 @@ void convolve(const Maps<T>& maps, const T* weight, const Made<T>& made, int64_t
             to_taps<T, Way, false>(turned.get(), group.count, Group{0, group.count}, taps);
         }
         for (int64_t number = 0; number < N * N; ++number)
-            for (int64_t panel = 0; panel < panels_of<T>(group.count); ++panel)
+            for (int64_t panel = 0; panel < Matrices<T>::needed(group.count); ++panel)
                 for (int64_t c = 0; c < in; c += DEEP) {
-                    const Steps<T> steps{std::min(DEEP, in - c), P<T>, inputs.jump(), N > 4 ? 1 : DEEP, c > 0};
-                    multiply_panel<T, false>(inputs.at(number, c / P<T>), taps.at(number, panel, c), outputs.at(number, panel), block.count, group.count - panel * P<T>, steps);
+                    const Steps<T> steps{std::min(DEEP, in - c), P<T>, inputs.jump(), N > 4 ? 1 : DEEP, c > 0, P<T>, P<T>};
+                    multiply_panel<T, 2, false>(inputs.at(number, c / P<T>), taps.at(number, panel, c), outputs.at(number, panel), block.count, group.count - panel * P<T>, steps);
                 }
         from_tiles<T, Way>(outputs, made, grid, block, group);
     });
@@ -318,8 +321,8 @@ void weight_gradient(const Maps<T>& maps, const Maps<T>& gradients, T* of_weight
     constexpr int N = Way::POINTS, K = Way::TAPS;
     const Grid grid(s.images, s.made_high, s.made_wide, Way::MADE);
     const int64_t size = block_size<T, Way>(grid, s.in, s.out), width = size == grid.tiles ? std::min(GROUP, s.out) : s.out;
-    const int64_t run = std::max<int64_t>(12, std::sqrt((double)grid.tiles)), rows = panels_of<T>(width) * P<T>;
-    const Panels<T> inputs(N * N, size, s.in), outputs(N * N, size, width), taps(K * K, rows, s.in);
+    const int64_t run = std::max<int64_t>(12, std::sqrt((double)grid.tiles)), rows = Matrices<T>::needed(width) * P<T>;
+    const Matrices<T> inputs(N * N, size, s.in), outputs(N * N, size, width), taps(K * K, rows, s.in);
     each_part(grid, size, s.out, [&](const Block& block, const Group& group) {
         if (group.first == 0)
             to_tiles<T, Way::SIDE, N>(to_points<Way, Vec<T>>, maps, inputs, grid, block, Group{0, s.in}, Way::MADE, s.above - Way::SKIP, s.left - Way::SKIP);
@@ -329,11 +332,11 @@ void weight_gradient(const Maps<T>& maps, const Maps<T>& gradients, T* of_weight
             for (int v = 0; v < N * N; ++v) {
                 const int tap = Way::tap(d, v);
                 if (tap < 0) continue;
-                const Steps<T> steps{block.count, run, run * P<T>, 1, block.first > 0 || begun[tap]};
+                const Steps<T> steps{block.count, run, run * P<T>, 1, block.first > 0 || begun[tap], P<T>, P<T>};
                 begun[tap] = true;
-                for (int64_t row = 0; row < panels_of<T>(group.count); ++row)
+                for (int64_t row = 0; row < Matrices<T>::needed(group.count); ++row)
                     for (int64_t panel = 0; panel < taps.panels; ++panel)
-                        multiply_panel<T, true>(outputs.at(d, row), inputs.at(v, panel), taps.at(tap, panel, row * P<T>), P<T>, s.in - panel * P<T>, steps);
+                        multiply_panel<T, 2, true>(outputs.at(d, row), inputs.at(v, panel), taps.at(tap, panel, row * P<T>), P<T>, s.in - panel * P<T>, steps);
             }
         if (block.first + block.count < grid.tiles) return;
         for (int64_t o = 0; o < group.count; ++o)
