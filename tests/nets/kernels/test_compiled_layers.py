@@ -127,7 +127,7 @@ def test_values_and_gradients_are_torch_s(make: Any, shape: Shape, stride: int, 
 @pytest.mark.parametrize(
     ("shape", "stride"), [((10, 32, 32, 32), 1), ((10, 64, 32, 32), 2), ((50, 128, 8, 8), 2), ((50, 1024, 2, 2), 1)]
 )
-@pytest.mark.parametrize("make", [norm, depthwise, block, separable])
+@pytest.mark.parametrize("make", [norm, depthwise, block, separable, separables])
 def test_errors_are_no_larger_than_torch_s(make: Any, shape: Shape, stride: int) -> None:
     """Relative root mean square, against float64. Where rounding makes a ReLU pass or not, both err by as much as a pixel."""
     net, x = drawn(make, shape[1], stride), maps(shape, torch.float32)
