@@ -26,8 +26,8 @@ template <typename T, int64_t V> struct Panels {
 };
 
 // A panel of C = A B, or of C += A B. Steps over the depth are made in stretches of `length`, between which A jumps; the sums of
-// `run` stretches are added up, so that errors do not grow with the depth.
-// Rows of A, or its columns where it is turned, are `apart`; rows of C are `down`.
+// `run` stretches are added up, so that errors do not grow with the depth. `apart`: from a row of A to the next, or where A is turned,
+// from a column to the next. `down`: from a row of C to the next.
 template <typename T> struct Steps {
     int64_t depth, length, jump, run;
     bool add;

@@ -60,7 +60,8 @@ template <typename T> void turn_to_panels(const T* weight, const Matrix<T>& to, 
 }
 
 template <typename T> void normalize_to_panels(const T* y, const Matrix<T>& z, const Norm<T>& norm, int64_t rows, int64_t channels) {
-    normalized<T, true>(y, norm, rows, channels, [&](int64_t row, int64_t at, Vec<T> value, auto, int64_t) { store(place(z, row, at), value); });
+    const auto put = [&](int64_t row, int64_t at, Vec<T> value, auto, int64_t) { store(place(z, row, at), value); };
+    normalized<T, true>(y, norm, rows, channels, put);
 }
 
 // Some rows of maps, or of their gradients: in panels, or one after the other.
@@ -76,8 +77,9 @@ void multiply(const Rows<T>& a, const Matrix<T>& b, T* c, int64_t rows, int64_t 
     for (int64_t at = 0; at < columns; at += P<T>) {
         const bool cut = columns - at < P<T>;
         for (int64_t done = 0; done < depth; done += DEEP)
-            multiply_panel<T, 3, false>(a.first + done / P<T> * a.jump, b.at(0, at / P<T>, done), cut ? panel.at(0, 0) : c + at, rows, columns - at,
-                                     {std::min(DEEP, depth - done), P<T>, a.jump, RUNS, done > 0, a.apart, cut ? P<T> : columns});
+            multiply_panel<T, 3, false>(
+                a.first + done / P<T> * a.jump, b.at(0, at / P<T>, done), cut ? panel.at(0, 0) : c + at, rows, columns - at,
+                {std::min(DEEP, depth - done), P<T>, a.jump, RUNS, done > 0, a.apart, cut ? P<T> : columns});
         if (cut)
             for (int64_t row = 0; row < rows; ++row)
                 std::memcpy(c + row * columns + at, panel.at(0, 0, row), (columns - at) * sizeof(T));
@@ -87,7 +89,8 @@ void multiply(const Rows<T>& a, const Matrix<T>& b, T* c, int64_t rows, int64_t 
 // From rows of y to z, or to what the 1x1 convolution makes of z. `moments`: where sums of that and of its squares are added up.
 template <typename T> struct Result {
     Result(const Norm<T>& norm, const Point<T>& point, double* moments)
-        : norm(norm), point(point), moments(moments), weight(1, point.weight ? point.in : 0, point.out), z(some_rows<T>(point.weight ? point.in : 0)), panel(some_rows<T>(1)) {
+        : norm(norm), point(point), moments(moments), weight(1, point.weight ? point.in : 0, point.out),
+          z(some_rows<T>(point.weight ? point.in : 0)), panel(some_rows<T>(1)) {
         if (point.weight) turn_to_panels(point.weight, weight, point.out, point.in);
     }
     void write(const T* y, T* to, int64_t rows) {
@@ -105,8 +108,8 @@ template <typename T> struct Result {
     Matrix<T> weight, z, panel;
 };
 
-// The gradient of what a 1x1 convolution makes: g, or where that is normalized, x, and g is the gradient of the normalization's output,
-// what the normalization makes of g.
+// The gradient of what a 1x1 convolution makes. It is g; or, where x is given, g is the gradient of relu(normalize(x)), and x is what
+// the convolution made: then rows of its gradient are computed when they are asked for.
 template <typename T> struct Gradient {
     Gradient(const T* g, const T* x, const Norm<T>& norm, const T* shares, int64_t channels)
         : g(g), x(x), shares(shares), norm(norm), channels(channels), panels(some_rows<T>(x || channels > WIDE ? channels : 0)) {}
@@ -141,7 +144,7 @@ void point_backward(const T* y, const Gradient<T>& gradient, const Norm<T>& norm
         for (int64_t i = 0; i < in; i += P<T>)
             for (int64_t o = 0; o < out; o += P<T>)
                 multiply_panel<T, 3, true>(gradients.first + o / P<T> * gradients.jump, z.at(0, i / P<T>), part.at(0, i / P<T>, o),
-                                        std::min(P<T>, out - o), in - i, steps);
+                                           std::min(P<T>, out - o), in - i, steps);
         multiply(gradients, weight, of_z + row * in, count, out, in, panel);
         add_gradients<T, true>(y + row * in, of_z + row * in, norm, count, in, sums, sums + in);
         if ((added += count) < ADDED && row + count < rows) continue;
