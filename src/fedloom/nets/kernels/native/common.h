@@ -14,7 +14,8 @@
 #define VECTOR_BYTES 16
 #endif
 
-#define INLINE inline __attribute__((always_inline))
+#define INLINED __attribute__((always_inline))  // of lambdas, too: what they refer to then stays in registers
+#define INLINE inline INLINED
 #define UNROLL _Pragma("GCC unroll 16")  // loops over vectors that are to stay in registers
 #define STEPS _Pragma("GCC unroll 4")    // loops over a depth, whose counting would take a sixth of all instructions
 
@@ -65,16 +66,29 @@ template <bool WHOLE, typename T> INLINE void put(T* to, Vec<T> value, int64_t c
     else store(to, value, count);
 }
 
-// Walks over the channels of a row in blocks of several vectors: work(first channel, vectors, whole, lanes of a cut one).
-template <typename T, typename Work> INLINE void each_block(int64_t channels, Work work) {
+// Walks over the channels of a row in blocks of several vectors: work(first channel, vectors, whole, lanes of a cut one). BLOCKS: how
+// many vectors, the largest number first, one last.
+template <typename T, int64_t... BLOCKS, typename Work> INLINE void each_block_of(int64_t channels, Work work) {
     constexpr int64_t L = LANES<T>;
     int64_t c = 0;
-    for (; channels - c >= 8 * L; c += 8 * L) work(c, Number<8>{}, Number<1>{}, L);
-    if (channels - c >= 4 * L) work(c, Number<4>{}, Number<1>{}, L), c += 4 * L;
-    if (channels - c >= 2 * L) work(c, Number<2>{}, Number<1>{}, L), c += 2 * L;
-    if (channels - c >= L) work(c, Number<1>{}, Number<1>{}, L), c += L;
+    const auto blocks = [&](auto vectors) INLINED {
+        constexpr int64_t K = decltype(vectors)::value;
+        for (; channels - c >= K * L; c += K * L) work(c, vectors, Number<1>{}, L);
+    };
+    (blocks(Number<BLOCKS>{}), ...);
     if (channels > c) work(c, Number<1>{}, Number<0>{}, channels - c);
 }
+template <typename T, typename Work> INLINE void each_block(int64_t channels, Work work) { each_block_of<T, 8, 4, 2, 1>(channels, work); }
+
+// Where rows of numbers are read or written: one after the other.
+template <typename T> struct InRows {
+    T* first;
+    int64_t channels;
+    template <typename Work> static INLINE void each(int64_t channels, Work work) { each_block<T>(channels, work); }
+    // vector k of the block that begins with channel c
+    INLINE T* at(int64_t row, int64_t c, int64_t k) const { return first + row * channels + c + k * LANES<T>; }
+    template <bool W> INLINE void set(int64_t row, int64_t c, int64_t k, Vec<T> value, int64_t count) const { put<W>(at(row, c, k), value, count); }
+};
 
 // Adds lanes to totals in double precision.
 template <typename T> INLINE void add_lanes(double* totals, Vec<T> value, int64_t count = LANES<T>) {

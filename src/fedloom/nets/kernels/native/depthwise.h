@@ -28,7 +28,7 @@ INLINE Vec<T> taps(const T* x, int64_t row, int64_t column, const Vec<T>* weight
 }
 
 template <typename T, bool W, int LO, int HI>
-INLINE void forward_row(const T* x, T* y, const Vec<T>* weight, Vec<T> bias, const Shape& s, int64_t count) {
+INLINE void forward_row(const T* x, T* y, const Vec<T>* weight, Vec<T> bias, Shape s, int64_t count) {
     const int64_t c = s.channels, row = s.wide * c, step = s.stride * c, last = s.made_wide - 1;
     const bool cut = last * s.stride + 1 >= s.wide;  // the last pixel has no right neighbor
     if (last == 0) {
@@ -44,7 +44,7 @@ INLINE void forward_row(const T* x, T* y, const Vec<T>* weight, Vec<T> bias, con
 }
 
 // Calls work(Number<first row of taps>, Number<last + 1>) for the output row `at`.
-template <typename Work> INLINE void with_rows(const Shape& s, int64_t at, Work work) {
+template <typename Work> INLINE void with_rows(Shape s, int64_t at, Work work) {
     const bool above = at > 0, below = at * s.stride + 1 < s.high;
     if (above && below) work(Number<0>{}, Number<3>{});
     else if (above) work(Number<0>{}, Number<2>{});
@@ -53,10 +53,10 @@ template <typename Work> INLINE void with_rows(const Shape& s, int64_t at, Work 
 }
 
 template <typename T, bool W>
-INLINE void forward_image(const T* x, T* y, const Vec<T>* weight, Vec<T> bias, const Shape& s, int64_t begin, int64_t end,
+INLINE void forward_image(const T* x, T* y, const Vec<T>* weight, Vec<T> bias, Shape s, int64_t begin, int64_t end,
                           int64_t count) {
     for (int64_t at = begin; at < end; ++at)
-        with_rows(s, at, [&](auto lo, auto hi) {
+        with_rows(s, at, [&](auto lo, auto hi) INLINED {
             forward_row<T, W, decltype(lo)::value, decltype(hi)::value>(
                 x + at * s.stride * s.wide * s.channels, y + at * s.made_wide * s.channels, weight, bias, s, count);
         });
@@ -65,7 +65,7 @@ INLINE void forward_image(const T* x, T* y, const Vec<T>* weight, Vec<T> bias, c
 // Input gradient with a stride of two. An even row or column is under the middle tap of one output; an odd one under the
 // last tap of one and the first tap of the next. `rows`: how many output rows reach this input row.
 template <typename T, bool W, int ROWS>
-INLINE void backward_row(const T* const* g, T* of_x, const Vec<T>* const* weight, const Shape& s, int64_t count) {
+INLINE void backward_row(const T* const* g, T* of_x, const Vec<T>* const* weight, Shape s, int64_t count) {
     const int64_t c = s.channels;
     for (int64_t at = 0; at < s.made_wide; ++at) {
         Vec<T> even = {}, odd = {};
@@ -83,7 +83,7 @@ INLINE void backward_row(const T* const* g, T* of_x, const Vec<T>* const* weight
 }
 
 template <typename T, bool W>
-INLINE void backward_image(const T* g, T* of_x, const Vec<T>* weight, const Shape& s, int64_t begin, int64_t end,
+INLINE void backward_image(const T* g, T* of_x, const Vec<T>* weight, Shape s, int64_t begin, int64_t end,
                            int64_t count) {
     const int64_t row = s.made_wide * s.channels;
     for (int64_t at = begin; at < end; ++at) {
@@ -108,7 +108,7 @@ INLINE void pair(const T* x, Vec<T> g, int64_t row, int64_t column, Vec<T>* sums
 }
 
 template <typename T, bool W, int LO, int HI>
-INLINE void weight_row(const T* x, const T* g, Vec<T>* sums, const Shape& s, int64_t count) {
+INLINE void weight_row(const T* x, const T* g, Vec<T>* sums, Shape s, int64_t count) {
     const int64_t c = s.channels, row = s.wide * c, step = s.stride * c, last = s.made_wide - 1;
     const bool cut = last * s.stride + 1 >= s.wide;
     const Vec<T> end = get<W>(g + last * c, count);
@@ -150,16 +150,16 @@ INLINE int64_t band(int64_t high, int64_t wide) { return wide < NARROW ? high : 
 template <typename T>
 const Vec<T>* all_taps(const T* weight, int64_t channels, bool turned, Workspace& workspace) {
     Vec<T>* all = workspace.take<Vec<T>>(9 * ((channels + LANES<T> - 1) / LANES<T>));
-    each_vector<T>(channels, [&](int64_t c, auto, int64_t count) { gather(weight, c, count, turned, all + 9 * (c / LANES<T>)); });
+    each_vector<T>(channels, [&](int64_t c, auto, int64_t count) INLINED { gather(weight, c, count, turned, all + 9 * (c / LANES<T>)); });
     return all;
 }
 
 template <typename T>
-void convolve_images(const T* x, const Vec<T>* all, const T* bias, T* y, const Shape& s, int64_t images) {
+void convolve_images(const T* x, const Vec<T>* all, const T* bias, T* y, Shape s, int64_t images) {
     const int64_t rows = band(s.made_high, s.made_wide);
     for (int64_t image = 0; image < images; ++image)
         for (int64_t begin = 0; begin < s.made_high; begin += rows)
-            each_vector<T>(s.channels, [&](int64_t c, auto whole, int64_t count) {
+            each_vector<T>(s.channels, [&](int64_t c, auto whole, int64_t count) INLINED {
                 constexpr bool W = decltype(whole)::value;
                 Vec<T> taps[9];
                 UNROLL for (int tap = 0; tap < 9; ++tap) taps[tap] = all[9 * (c / LANES<T>) + tap];
@@ -170,7 +170,7 @@ void convolve_images(const T* x, const Vec<T>* all, const T* bias, T* y, const S
 }
 
 // The gradient of x; `all`: the weights, turned where the stride is one.
-template <typename T> void input_gradient(const T* g, const Vec<T>* all, T* of_x, const Shape& s, int64_t images) {
+template <typename T> void input_gradient(const T* g, const Vec<T>* all, T* of_x, Shape s, int64_t images) {
     if (s.stride == 1) {
         const Shape back = {s.batch, s.channels, s.made_high, s.made_wide, s.high, s.wide, 1};
         convolve_images<T>(g, all, nullptr, of_x, back, images);
@@ -179,7 +179,7 @@ template <typename T> void input_gradient(const T* g, const Vec<T>* all, T* of_x
     const int64_t rows = band(s.high, s.wide);
     for (int64_t image = 0; image < images; ++image)
         for (int64_t begin = 0; begin < s.high; begin += rows)
-            each_vector<T>(s.channels, [&](int64_t c, auto whole, int64_t count) {
+            each_vector<T>(s.channels, [&](int64_t c, auto whole, int64_t count) INLINED {
                 constexpr bool W = decltype(whole)::value;
                 Vec<T> taps[9];
                 UNROLL for (int tap = 0; tap < 9; ++tap) taps[tap] = all[9 * (c / LANES<T>) + tap];
@@ -190,12 +190,12 @@ template <typename T> void input_gradient(const T* g, const Vec<T>* all, T* of_x
 
 // Adds the gradient of the weights, tap by tap, (9, channels).
 template <typename T>
-void add_weight_gradient(const T* x, const T* g, double* totals, const Shape& s, int64_t images) {
-    each_vector<T>(s.channels, [&](int64_t c, auto whole, int64_t count) {
+void add_weight_gradient(const T* x, const T* g, double* totals, Shape s, int64_t images) {
+    each_vector<T>(s.channels, [&](int64_t c, auto whole, int64_t count) INLINED {
         constexpr bool W = decltype(whole)::value;
         Vec<T> sums[9] = {};
         int64_t terms = 0;
-        const auto flush = [&]() {
+        const auto flush = [&]() INLINED {
             UNROLL for (int tap = 0; tap < 9; ++tap) {
                 add_lanes<T>(totals + tap * s.channels + c, sums[tap], count);
                 sums[tap] = Vec<T>{};
@@ -204,7 +204,7 @@ void add_weight_gradient(const T* x, const T* g, double* totals, const Shape& s,
         };
         for (int64_t image = 0; image < images; ++image)
             for (int64_t at = 0; at < s.made_high; ++at) {
-                with_rows(s, at, [&](auto lo, auto hi) {
+                with_rows(s, at, [&](auto lo, auto hi) INLINED {
                     weight_row<T, W, decltype(lo)::value, decltype(hi)::value>(
                         x + image * s.image() + at * s.stride * s.wide * s.channels + c,
                         g + image * s.made() + at * s.made_wide * s.channels + c, sums, s, count);

@@ -43,7 +43,7 @@ template <typename Work> INLINE void backwards(int64_t rows, int64_t channels, W
 // Adds the sums of x and of its squares over rows to `totals` and `squares`.
 template <typename T>
 void add_moments(const T* x, int64_t rows, int64_t channels, double* totals, double* squares) {
-    each_block<T>(channels, [&](int64_t first, auto vectors, auto whole, int64_t count) {
+    each_block<T>(channels, [&](int64_t first, auto vectors, auto whole, int64_t count) INLINED {
         constexpr int64_t K = decltype(vectors)::value, L = LANES<T>;
         constexpr bool W = decltype(whole)::value;
         for (int64_t begin = 0; begin < rows; begin += RUN) {
@@ -99,28 +99,26 @@ void running_moments(const T* running_mean, const T* running_var, int64_t channe
     }
 }
 
-// For each vector of y: put(row, channel, value, whole, lanes of a cut one).
-template <typename T, bool RELU, typename Put>
-INLINE void normalized(const T* x, const Norm<T>& norm, int64_t rows, int64_t channels, Put put) {
-    each_block<T>(channels, [&](int64_t first, auto vectors, auto whole, int64_t count) {
+// `to`: InRows, or another place for rows.
+template <typename T, bool RELU, typename To>
+void normalize(const T* x, To to, const Norm<T>& norm, int64_t rows, int64_t channels) {
+    To::each(channels, [&](int64_t first, auto vectors, auto whole, int64_t count) INLINED {
         constexpr int64_t K = decltype(vectors)::value;
         constexpr bool W = decltype(whole)::value;
         const NormBlock<T, K, W> n(norm, first, count);
         for (int64_t row = 0; row < rows; ++row)
             UNROLL for (int64_t k = 0; k < K; ++k) {
-                const int64_t at = first + k * LANES<T>;
-                Vec<T> value = (get<W>(x + row * channels + at, count) - n.mean[k]) * n.scale[k] + n.shift[k];
+                const int64_t at = row * channels + first + k * LANES<T>;
+                Vec<T> value = (get<W>(x + at, count) - n.mean[k]) * n.scale[k] + n.shift[k];
                 if (RELU) value = value < 0 ? Vec<T>{} : value;  // keeps what is not a number
-                put(row, at, value, whole, count);
+                to.template set<W>(row, first, k, value, count);
             }
     });
 }
 
 template <typename T, bool RELU>
 void normalize(const T* x, T* y, const Norm<T>& norm, int64_t rows, int64_t channels) {
-    normalized<T, RELU>(x, norm, rows, channels, [&](int64_t row, int64_t at, Vec<T> value, auto whole, int64_t count) {
-        put<decltype(whole)::value>(y + row * channels + at, value, count);
-    });
+    normalize<T, RELU>(x, InRows<T>{y, channels}, norm, rows, channels);
 }
 
 // The gradient of y that passes the ReLU.
@@ -133,7 +131,7 @@ template <typename T, bool RELU> INLINE Vec<T> passed(Vec<T> g, Vec<T> apart, Ve
 template <typename T, bool RELU>
 void add_gradients(const T* x, const T* g, const Norm<T>& norm, int64_t rows, int64_t channels, double* totals,
                    double* products) {
-    each_block<T>(channels, [&](int64_t first, auto vectors, auto whole, int64_t count) {
+    each_block<T>(channels, [&](int64_t first, auto vectors, auto whole, int64_t count) INLINED {
         constexpr int64_t K = decltype(vectors)::value, L = LANES<T>;
         constexpr bool W = decltype(whole)::value;
         const NormBlock<T, K, W> n(norm, first, count);
@@ -170,10 +168,10 @@ void finish_gradients(const double* totals, const double* products, const Norm<T
     }
 }
 
-// For each vector of the gradient of x: put(row, channel, value, whole, lanes of a cut one).
-template <typename T, bool RELU, typename Put>
-INLINE void applied_gradients(const T* x, const T* g, const Norm<T>& norm, const T* shares, int64_t rows, int64_t channels, Put put) {
-    each_block<T>(channels, [&](int64_t first, auto vectors, auto whole, int64_t count) {
+// The gradient of x. `to`: InRows, or another place for rows; it may be that of g.
+template <typename T, bool RELU, typename To>
+void apply_gradients(const T* x, const T* g, To to, const Norm<T>& norm, const T* shares, int64_t rows, int64_t channels) {
+    To::each(channels, [&](int64_t first, auto vectors, auto whole, int64_t count) INLINED {
         constexpr int64_t K = decltype(vectors)::value, L = LANES<T>;
         constexpr bool W = decltype(whole)::value;
         const NormBlock<T, K, W> n(norm, first, count);
@@ -187,17 +185,14 @@ INLINE void applied_gradients(const T* x, const T* g, const Norm<T>& norm, const
                 const int64_t at = row * channels + first + k * L;
                 const Vec<T> apart = get<W>(x + at, count) - n.mean[k];
                 const Vec<T> part = passed<T, RELU>(get<W>(g + at, count), apart, n.scale[k], n.shift[k]);
-                put(row, first + k * L, n.scale[k] * (part - constant[k] - apart * slope[k]), whole, count);
+                to.template set<W>(row, first, k, n.scale[k] * (part - constant[k] - apart * slope[k]), count);
             }
     });
 }
 
-// The gradient of x; it may take the place of g.
 template <typename T, bool RELU>
 void apply_gradients(const T* x, const T* g, T* of_x, const Norm<T>& norm, const T* shares, int64_t rows, int64_t channels) {
-    applied_gradients<T, RELU>(x, g, norm, shares, rows, channels, [&](int64_t row, int64_t at, Vec<T> value, auto whole, int64_t count) {
-        put<decltype(whole)::value>(of_x + row * channels + at, value, count);
-    });
+    apply_gradients<T, RELU>(x, g, InRows<T>{of_x, channels}, norm, shares, rows, channels);
 }
 
 }  // namespace

@@ -27,41 +27,43 @@ template <typename T> struct Point {
 // Room for some rows of maps. A row more than there are, so that an odd number of cache lines lies between the beginnings of panels.
 template <typename T> Matrix<T> some_rows(int64_t channels) { return Matrix<T>(1, ROWS + 1, channels); }
 
-template <typename T> T* place(const Matrix<T>& panels, int64_t row, int64_t channel) {
-    return panels.at(0, channel / P<T>, row) + channel % P<T>;
-}
+// Where rows are read or written: in panels.
+template <typename T> struct InPanels {
+    explicit InPanels(const Matrix<T>& panels) : first(panels.at(0, 0)), jump(panels.jump()) {}
+    T* first;
+    int64_t jump;
+    template <typename Work> static INLINE void each(int64_t channels, Work work) { each_block_of<T, 6, 3, 2, 1>(channels, work); }
+    INLINE T* at(int64_t row, int64_t c, int64_t k) const {
+        return first + c / P<T> * jump + row * P<T> + c % P<T> + k / 3 * jump + k % 3 * LANES<T>;
+    }
+    template <bool W> INLINE void set(int64_t row, int64_t c, int64_t k, Vec<T> value, int64_t) const { store(at(row, c, k), value); }
+};
 
-template <typename T> void to_panels(const T* from, const Matrix<T>& to, int64_t rows, int64_t channels) {
-    each_block<T>(channels, [&](int64_t first, auto vectors, auto whole, int64_t count) {
+template <typename T> void to_panels(const T* from, const Matrix<T>& panels, int64_t rows, int64_t channels) {
+    const InPanels<T> to(panels);
+    to.each(channels, [&](int64_t first, auto vectors, auto whole, int64_t count) INLINED {
         for (int64_t row = 0; row < rows; ++row)
-            UNROLL for (int64_t k = 0; k < decltype(vectors)::value; ++k) {
-                const int64_t at = first + k * LANES<T>;
-                store(place(to, row, at), get<decltype(whole)::value>(from + row * channels + at, count));
-            }
+            UNROLL for (int64_t k = 0; k < decltype(vectors)::value; ++k)
+                store(to.at(row, first, k), get<decltype(whole)::value>(from + row * channels + first + k * LANES<T>, count));
     });
 }
 
-template <typename T> void from_panels(const Matrix<T>& from, T* to, int64_t rows, int64_t channels) {
-    each_block<T>(channels, [&](int64_t first, auto vectors, auto whole, int64_t count) {
+template <typename T> void from_panels(const Matrix<T>& panels, T* to, int64_t rows, int64_t channels) {
+    const InPanels<T> from(panels);
+    from.each(channels, [&](int64_t first, auto vectors, auto whole, int64_t count) INLINED {
         for (int64_t row = 0; row < rows; ++row)
-            UNROLL for (int64_t k = 0; k < decltype(vectors)::value; ++k) {
-                const int64_t at = first + k * LANES<T>;
-                put<decltype(whole)::value>(to + row * channels + at, load(place(from, row, at)), count);
-            }
+            UNROLL for (int64_t k = 0; k < decltype(vectors)::value; ++k)
+                put<decltype(whole)::value>(to + row * channels + first + k * LANES<T>, load(from.at(row, first, k)), count);
     });
 }
 
 // weight: (out, in); its outputs become columns, in panels.
-template <typename T> void turn_to_panels(const T* weight, const Matrix<T>& to, int64_t out, int64_t in) {
+template <typename T> void turn_to_panels(const T* weight, const Matrix<T>& panels, int64_t out, int64_t in) {
+    const InPanels<T> to(panels);
     constexpr int64_t SOME = 64;  // rows of a panel that stay in the nearest cache
     for (int64_t first = 0; first < in; first += SOME)
         for (int64_t o = 0; o < out; ++o)
-            for (int64_t i = first; i < std::min(first + SOME, in); ++i) *place(to, i, o) = weight[o * in + i];
-}
-
-template <typename T> void normalize_to_panels(const T* y, const Matrix<T>& z, const Norm<T>& norm, int64_t rows, int64_t channels) {
-    const auto put = [&](int64_t row, int64_t at, Vec<T> value, auto, int64_t) { store(place(z, row, at), value); };
-    normalized<T, true>(y, norm, rows, channels, put);
+            for (int64_t i = first; i < std::min(first + SOME, in); ++i) *to.at(i, o, 0) = weight[o * in + i];
 }
 
 // Some rows of maps, or of their gradients: in panels, or one after the other.
@@ -97,7 +99,7 @@ template <typename T> struct Result {
         if (!point.weight) return normalize<T, true>(y, to, norm, rows, point.in);
         for (int64_t row = 0; row < rows; row += ROWS) {
             const int64_t count = std::min(ROWS, rows - row);
-            normalize_to_panels(y + row * point.in, z, norm, count, point.in);
+            normalize<T, true>(y + row * point.in, InPanels<T>(z), norm, count, point.in);
             multiply(rows_of(z), weight, to + row * point.out, count, point.in, point.out, panel);
             if (moments) add_moments(to + row * point.out, count, point.out, moments, moments + point.out);
         }
@@ -115,8 +117,7 @@ template <typename T> struct Gradient {
         : g(g), x(x), shares(shares), norm(norm), channels(channels), panels(some_rows<T>(x || channels > WIDE ? channels : 0)) {}
     Rows<T> rows(int64_t first, int64_t count) const {
         const int64_t at = first * channels;
-        const auto put = [&](int64_t row, int64_t channel, Vec<T> value, auto, int64_t) { store(place(panels, row, channel), value); };
-        if (x) applied_gradients<T, true>(x + at, g + at, norm, shares, count, channels, put);
+        if (x) apply_gradients<T, true>(x + at, g + at, InPanels<T>(panels), norm, shares, count, channels);
         else if (channels > WIDE) to_panels(g + at, panels, count, channels);
         else return {g + at, channels, P<T>};
         return rows_of(panels);
@@ -140,7 +141,7 @@ void point_backward(const T* y, const Gradient<T>& gradient, const Norm<T>& norm
         const int64_t count = std::min(ROWS, rows - row);
         const Rows<T> gradients = gradient.rows(row, count);
         const Steps<T> steps{count, count, 0, 1, added > 0, gradients.apart, P<T>};
-        normalize_to_panels(y + row * in, z, norm, count, in);
+        normalize<T, true>(y + row * in, InPanels<T>(z), norm, count, in);
         for (int64_t i = 0; i < in; i += P<T>)
             for (int64_t o = 0; o < out; o += P<T>)
                 multiply_panel<T, 3, true>(gradients.first + o / P<T> * gradients.jump, z.at(0, i / P<T>), part.at(0, i / P<T>, o),
