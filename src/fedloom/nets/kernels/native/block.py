@@ -173,7 +173,9 @@ def _backward(
     point, size = given[5], y.shape[2:]
     out = x.shape[1] if point is None else len(point)
     of_x, of_weight, of_norms = like(x), x.new_empty(x.shape[1], 1, 3, 3), x.new_empty(4, x.shape[1])
-    of_z, of_point = (None, None) if point is None else (like(y), torch.empty_like(point))
+    of_point = None if point is None else torch.empty_like(point)
+    # some images at a time, the gradient of z is read and then that of x written: with a stride of one, in its place
+    of_z = None if point is None else of_x if plan.stride == 1 else like(y)
     tensors = (x, y, *gradients, *given, stats, of_x, of_weight, of_norms, of_z, of_point, shares, _memory(x, size))
     run("block_backward", BACKWARD, tensors, *x.shape, *size, plan.stride, out, plan.first.training, whole)
     return of_x, (of_norms[0], of_norms[1], of_weight, of_norms[2], of_norms[3], of_point)
