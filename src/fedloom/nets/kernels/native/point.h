@@ -137,8 +137,7 @@ void point_backward(const T* y, const Gradient<T>& gradient, const Norm<T>& norm
     std::vector<double> totals(rows > ADDED ? out * in : 0);
     to_panels(point.weight, weight, out, in);
     int64_t added = 0;
-    for (int64_t row = 0; row < rows; row += ROWS) {
-        const int64_t count = std::min(ROWS, rows - row);
+    backwards_by(ROWS, rows, [&](int64_t row, int64_t count) {
         const Rows<T> gradients = gradient.rows(row, count);
         const Steps<T> steps{count, count, 0, 1, added > 0, gradients.apart, P<T>};
         normalize<T, true>(y + row * in, InPanels<T>(z), norm, count, in);
@@ -148,11 +147,11 @@ void point_backward(const T* y, const Gradient<T>& gradient, const Norm<T>& norm
                                            std::min(P<T>, out - o), in - i, steps);
         multiply(gradients, weight, of_z + row * in, count, out, in, panel);
         add_gradients<T, true>(y + row * in, of_z + row * in, norm, count, in, sums, sums + in);
-        if ((added += count) < ADDED && row + count < rows) continue;
+        if ((added += count) < ADDED && row > 0) return;
         from_panels(part, of_weight, out, in);
         added = 0;
         for (size_t at = 0; at < totals.size(); ++at) totals[at] += of_weight[at];
-    }
+    });
     for (size_t at = 0; at < totals.size(); ++at) of_weight[at] = (T)totals[at];
 }
 
