@@ -94,6 +94,8 @@ struct Pixels {
     static constexpr int tap(int d, int v) { return (v / 2 - d / 2 + 1) * 3 + v % 2 - d % 2 + 1; }
 };
 
+constexpr int SMALL = 16;  // vectors of a tile that registers hold
+
 // A map of one dimension applied to both, from S x S vectors to N x N.
 template <int S, int N, typename V, typename Map> INLINE void twice(const V* x, V* y, Map map) {
     V half[S * N];
@@ -106,20 +108,30 @@ template <int S, int N, typename V, typename Map> INLINE void twice(const V* x, 
     }
 }
 
-template <typename Way, typename V> __attribute__((noinline)) void to_points(const V* x, V* y) {
-    twice<Way::SIDE, Way::POINTS>(x, y, [](const V* a, V* b) { Way::B(a, b); });
+template <int S, int N, typename V, typename Map> __attribute__((noinline)) void twice_in_memory(const V* x, V* y, Map map) {
+    twice<S, N>(x, y, map);
 }
-template <typename Way, typename V> __attribute__((noinline)) void taps_to_points(const V* x, V* y) {
-    twice<3, Way::POINTS>(x, y, [](const V* a, V* b) { Way::G(a, b); });
+
+// Small tiles stay in registers; code for large ones is there once.
+template <int S, int N, typename V, typename Map> INLINE void transform(const V* x, V* y, Map map) {
+    if constexpr (S * N <= SMALL) twice<S, N>(x, y, map);
+    else twice_in_memory<S, N>(x, y, map);
 }
-template <typename Way, typename V> __attribute__((noinline)) void points_to_taps(const V* y, V* x) {
-    twice<Way::TAPS, 3>(y, x, [](const V* a, V* b) { Way::G_back(a, b); });
+
+template <typename Way, typename V> INLINE void to_points(const V* x, V* y) {
+    transform<Way::SIDE, Way::POINTS>(x, y, [](const V* a, V* b) INLINED { Way::B(a, b); });
 }
-template <typename Way, typename V> __attribute__((noinline)) void made_to_points(const V* x, V* y) {
-    twice<Way::MADE, Way::POINTS>(x, y, [](const V* a, V* b) { Way::A(a, b); });
+template <typename Way, typename V> INLINE void taps_to_points(const V* x, V* y) {
+    transform<3, Way::POINTS>(x, y, [](const V* a, V* b) INLINED { Way::G(a, b); });
 }
-template <typename Way, typename V> __attribute__((noinline)) void points_to_made(const V* y, V* x) {
-    twice<Way::POINTS, Way::MADE>(y, x, [](const V* a, V* b) { Way::A_back(a, b); });
+template <typename Way, typename V> INLINE void points_to_taps(const V* y, V* x) {
+    transform<Way::TAPS, 3>(y, x, [](const V* a, V* b) INLINED { Way::G_back(a, b); });
+}
+template <typename Way, typename V> INLINE void made_to_points(const V* x, V* y) {
+    transform<Way::MADE, Way::POINTS>(x, y, [](const V* a, V* b) INLINED { Way::A(a, b); });
+}
+template <typename Way, typename V> INLINE void points_to_made(const V* y, V* x) {
+    transform<Way::POINTS, Way::MADE>(y, x, [](const V* a, V* b) INLINED { Way::A_back(a, b); });
 }
 
 // Images, or their gradients. which: of gradients of a pooled map, where the largest number of each window was.
@@ -175,7 +187,7 @@ void to_tiles(Points points, const Maps<T>& maps, const Matrices<T>& tiles, cons
     const std::vector<T> zeros(group.first + group.count);
     const bool pooled = maps.which;
     const int64_t high = pooled ? maps.high / 2 : maps.high, wide = pooled ? maps.wide / 2 : maps.wide;
-    each_tile(grid, block, [&](int64_t tile, int64_t image, int64_t row, int64_t column) {
+    each_tile(grid, block, [&](int64_t tile, int64_t image, int64_t row, int64_t column) INLINED {
         const T *pixels[S * S], *places[S * S];
         for (int64_t i = 0; i < S; ++i)
             for (int64_t j = 0; j < S; ++j) {
@@ -187,10 +199,10 @@ void to_tiles(Points points, const Maps<T>& maps, const Matrices<T>& tiles, cons
                 places[at] = outside || !pooled ? zeros.data() : maps.which + from;
             }
         const int64_t first = ((made * row - above) & 1) * 2, second = (made * column - left) & 1;
-        each_vector_of<T>(group, [&](int64_t c, int64_t panel, int64_t at, auto whole, int64_t count) {
+        each_vector_of<T>(group, [&](int64_t c, int64_t panel, int64_t at, auto whole, int64_t count) INLINED {
             constexpr bool W = decltype(whole)::value;
             Vec<T> values[S * S], made[N * N];
-            for (int k = 0; k < S * S; ++k) values[k] = get<W>(pixels[k] + c, count);
+            UNROLL for (int k = 0; k < S * S; ++k) values[k] = get<W>(pixels[k] + c, count);
             if (pooled)
                 for (int k = 0; k < S * S; ++k) {
                     const T place = T((first ^ ((k / S & 1) * 2)) + (second ^ (k % S & 1)));
@@ -198,7 +210,7 @@ void to_tiles(Points points, const Maps<T>& maps, const Matrices<T>& tiles, cons
                 }
             points(values, made);
             T* to = tiles.at(0, panel, tile) + at;
-            for (int k = 0; k < N * N; ++k) store(to + k * tiles.apart, made[k]);
+            UNROLL for (int k = 0; k < N * N; ++k) store(to + k * tiles.apart, made[k]);
         });
     });
 }
@@ -216,20 +228,20 @@ void from_tiles(const Matrices<T>& tiles, const Made<T>& made, const Grid& grid,
     constexpr int N = Way::POINTS, S = Way::MADE;
     const int64_t high = made.pooled ? made.high / 2 : made.high, wide = made.pooled ? made.wide / 2 : made.wide;
     const int64_t side = made.pooled ? S / 2 : S;
-    each_tile(grid, block, [&](int64_t tile, int64_t image, int64_t row, int64_t column) {
+    each_tile(grid, block, [&](int64_t tile, int64_t image, int64_t row, int64_t column) INLINED {
         int64_t to[S * S];
         for (int64_t i = 0; i < side; ++i)
             for (int64_t j = 0; j < side; ++j) {
                 const int64_t y = side * row + i, x = side * column + j;
                 to[i * side + j] = y < high && x < wide ? ((image * high + y) * wide + x) * made.channels : -1;
             }
-        each_vector_of<T>(group, [&](int64_t c, int64_t panel, int64_t at, auto whole, int64_t count) {
+        each_vector_of<T>(group, [&](int64_t c, int64_t panel, int64_t at, auto whole, int64_t count) INLINED {
             constexpr bool W = decltype(whole)::value;
             if (!W && count == 0) return;
             const T* from = tiles.at(0, panel, tile) + at;
             const Vec<T> shift = made.bias ? get<W>(made.bias + c, count) : Vec<T>{};
             Vec<T> points[N * N], values[S * S];
-            for (int k = 0; k < N * N; ++k) points[k] = load(from + k * tiles.apart);
+            UNROLL for (int k = 0; k < N * N; ++k) points[k] = load(from + k * tiles.apart);
             points_to_made<Way>(points, values);
             if (!made.pooled) {
                 for (int k = 0; k < S * S; ++k)
@@ -253,14 +265,14 @@ template <typename T, typename Way, bool FLIPPED>
 void to_taps(const T* kernels, int64_t all, const Group& group, const Matrices<T>& taps) {
     constexpr int N = Way::POINTS;
     for (int64_t row = 0; row < taps.rows; ++row)
-        each_vector_of<T>(group, [&](int64_t c, int64_t panel, int64_t at, auto whole, int64_t count) {
+        each_vector_of<T>(group, [&](int64_t c, int64_t panel, int64_t at, auto whole, int64_t count) INLINED {
             constexpr bool W = decltype(whole)::value;
             const T* from = kernels + 9 * row * all + c;
             T* to = taps.at(0, panel, row) + at;
             Vec<T> values[9], points[N * N];
-            for (int k = 0; k < 9; ++k) values[FLIPPED ? 8 - k : k] = get<W>(from + k * all, count);
+            UNROLL for (int k = 0; k < 9; ++k) values[FLIPPED ? 8 - k : k] = get<W>(from + k * all, count);
             taps_to_points<Way>(values, points);
-            for (int k = 0; k < N * N; ++k) store(to + k * taps.apart, points[k]);
+            UNROLL for (int k = 0; k < N * N; ++k) store(to + k * taps.apart, points[k]);
         });
 }
 
@@ -297,7 +309,7 @@ void convolve(const Maps<T>& maps, const T* weight, const Made<T>& made, int64_t
     std::unique_ptr<T[]> turned(GRADIENT ? nullptr : new T[9 * in * width]);
     each_part(grid, size, out, [&](const Block& block, const Group& group) {
         if (group.first == 0)
-            to_tiles<T, Way::SIDE, N>(to_points<Way, Vec<T>>, maps, inputs, grid, block, Group{0, in}, Way::MADE, above - Way::SKIP, left - Way::SKIP);
+            to_tiles<T, Way::SIDE, N>([](const Vec<T>* x, Vec<T>* y) INLINED { to_points<Way>(x, y); }, maps, inputs, grid, block, Group{0, in}, Way::MADE, above - Way::SKIP, left - Way::SKIP);
         if (GRADIENT && (block.first == 0 || width < out)) {
             to_taps<T, Way, true>(weight, out, group, taps);
         } else if (block.first == 0 || width < out) {
@@ -325,8 +337,8 @@ void weight_gradient(const Maps<T>& maps, const Maps<T>& gradients, T* of_weight
     const Matrices<T> inputs(N * N, size, s.in), outputs(N * N, size, width), taps(K * K, rows, s.in);
     each_part(grid, size, s.out, [&](const Block& block, const Group& group) {
         if (group.first == 0)
-            to_tiles<T, Way::SIDE, N>(to_points<Way, Vec<T>>, maps, inputs, grid, block, Group{0, s.in}, Way::MADE, s.above - Way::SKIP, s.left - Way::SKIP);
-        to_tiles<T, Way::MADE, N>(made_to_points<Way, Vec<T>>, gradients, outputs, grid, block, group, Way::MADE, 0, 0);
+            to_tiles<T, Way::SIDE, N>([](const Vec<T>* x, Vec<T>* y) INLINED { to_points<Way>(x, y); }, maps, inputs, grid, block, Group{0, s.in}, Way::MADE, s.above - Way::SKIP, s.left - Way::SKIP);
+        to_tiles<T, Way::MADE, N>([](const Vec<T>* x, Vec<T>* y) INLINED { made_to_points<Way>(x, y); }, gradients, outputs, grid, block, group, Way::MADE, 0, 0);
         bool begun[K * K] = {};
         for (int d = 0; d < N * N; ++d)
             for (int v = 0; v < N * N; ++v) {
@@ -340,15 +352,15 @@ void weight_gradient(const Maps<T>& maps, const Maps<T>& gradients, T* of_weight
             }
         if (block.first + block.count < grid.tiles) return;
         for (int64_t o = 0; o < group.count; ++o)
-            each_vector_of<T>(Group{0, s.in}, [&](int64_t c, int64_t panel, int64_t at, auto whole, int64_t count) {
+            each_vector_of<T>(Group{0, s.in}, [&](int64_t c, int64_t panel, int64_t at, auto whole, int64_t count) INLINED {
                 constexpr bool W = decltype(whole)::value;
                 if (!W && count == 0) return;
                 const T* from = taps.at(0, panel, o) + at;
                 T* to = of_weight + 9 * (group.first + o) * s.in + c;
                 Vec<T> points[K * K], values[9];
-                for (int k = 0; k < K * K; ++k) points[k] = load(from + k * taps.apart);
+                UNROLL for (int k = 0; k < K * K; ++k) points[k] = load(from + k * taps.apart);
                 points_to_taps<Way>(points, values);
-                for (int k = 0; k < 9; ++k) put<W>(to + k * s.in, values[k], count);
+                UNROLL for (int k = 0; k < 9; ++k) put<W>(to + k * s.in, values[k], count);
             });
     });
 }
