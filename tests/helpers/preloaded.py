@@ -1,8 +1,8 @@
 """`flwr-clientapp` without its imports: a process that has imported Flower, torch and fedloom forks one for every message.
 
-Flower's SuperNodes start a process for every message to a node, whose seven seconds are imports but for one. Here they find
-this command first on their PATH: it passes its arguments, folder, environment and output on to the process that forks, and
-lives as long as what was forked; either of them ends with the other. Everything from Flower's own `main` on is Flower's.
+Flower's SuperNodes start a process for every message to a node, and most of its work is imports. Here they find this
+command first on their PATH: it passes its arguments, folder, environment and output on to the process that forks, and lives
+as long as what was forked; either of them ends with the other. Everything from Flower's own `main` on is Flower's.
 """
 
 from __future__ import annotations

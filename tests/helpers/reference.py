@@ -23,7 +23,7 @@ from torch import Tensor
 
 from fedloom.rng import torch_generator
 
-LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # Python's own takes longer than many a reference
+LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # a whole recipe is read for every reference
 
 Weights = dict[str, Tensor]
 Loss = Callable[[Weights, Tensor, Tensor], Tensor]

@@ -114,7 +114,7 @@ def all_sources() -> dict[str, Open]:
     return dict(sorted(_sources.items()))
 
 
-@cache  # reading a folder takes longer than all else that finding a net needs
+@cache  # a package's files do not change, and every net that is built asks
 def _import_all(package: str) -> None:
     """Import every file of a package: each registers what it defines."""
     for module in pkgutil.iter_modules(importlib.import_module(package).__path__, f"{package}."):
