@@ -5,6 +5,7 @@ command line prints its help, completes names and answers a typo without it.
 """
 
 import sys
+from functools import cache
 from pkgutil import iter_modules
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -39,6 +40,7 @@ class _Package(ModuleType):
 _SHADOWED = ("report",)  # rooms with the name of a public function
 
 
+@cache
 def _rooms() -> set[str]:
     """Modules of this package: they are attributes after their import alone."""
     return {module.name for module in iter_modules(sys.modules[__name__].__path__)} - {*_SHADOWED}

@@ -16,6 +16,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 
+import preloaded
+
 SCRIPTS = Path(sys.executable).parent
 
 
@@ -64,9 +66,9 @@ class Process:
 
 
 class Machines:
-    """Everything a federation runs on; use as a context."""
+    """Everything a federation runs on; use as a context. `preload`: nodes need no imports for every message."""
 
-    def __init__(self, folder: Path, nodes: int, keys: Path | None = None) -> None:
+    def __init__(self, folder: Path, nodes: int, keys: Path | None = None, preload: bool = False) -> None:
         self.folder, self.keys = folder, keys
         self.port, *self.node_ports = free_ports(nodes + 1)
         self.home = folder / "flwr"
@@ -83,10 +85,13 @@ class Machines:
             "FEDLOOM_SITES": str(folder / "sites"),
             "OMP_NUM_THREADS": "1",
         }
+        self.preloads = preload
         self.started: list[Process] = []
         self.nodes: dict[int, Process] = {}
 
     def __enter__(self) -> Machines:
+        if self.preloads:
+            self.preload()
         self.start_link()
         return self
 
@@ -104,6 +109,13 @@ class Machines:
         process = Process(arguments, self.folder / log, self.environment, self.folder)
         self.started.append(process)
         return process
+
+    def preload(self) -> None:
+        address, commands = self.home / "preloaded", self.folder / "commands"
+        preloaded.write_command(commands, address)
+        self.start("python", preloaded.__file__, str(address), log="preloaded.log")
+        until(address.exists, 120, "the import of Flower, torch and fedloom")
+        self.environment["PATH"] = f"{commands}{os.pathsep}{self.environment['PATH']}"
 
     def start_link(self) -> Process:
         if self.keys:

@@ -23,6 +23,8 @@ from torch import Tensor
 
 from fedloom.rng import torch_generator
 
+LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # a whole recipe is read for every reference
+
 Weights = dict[str, Tensor]
 Loss = Callable[[Weights, Tensor, Tensor], Tensor]
 Extra = Callable[[str, Tensor], Tensor]  # a tensor's name and present value -> what is added to its gradient
@@ -46,7 +48,7 @@ class Problem:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.recipe = yaml.safe_load((path / "recipe.yaml").read_text())
+        self.recipe = yaml.load((path / "recipe.yaml").read_text(), LOADER)
         self.initial = read(path / "initial.safetensors")
         self.lines = [json.loads(line) for line in (path / "rounds.jsonl").read_text().splitlines()]
         self.cohorts: list[list[int]] = [line["cohort"] for line in self.lines]

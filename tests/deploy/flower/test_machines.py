@@ -51,7 +51,7 @@ def rounds(app: Path) -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def four(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    with Machines(tmp_path_factory.mktemp("four"), 4) as machines:
+    with Machines(tmp_path_factory.mktemp("four"), 4, preload=True) as machines:
         for client in range(4):
             machines.start_node(client, keyed(client))
         yield machines
