@@ -28,7 +28,6 @@ else:
 
 # validators take a while to build, and `--help` needs none: they are built at first use
 _FROZEN = ConfigDict(frozen=True, extra="forbid", defer_build=True)
-_Dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)  # a run writes a whole recipe: four times as fast in C
 T = TypeVar("T", bound=BaseModel)
 LONGEST = 4096  # characters of a text, as of a path
 FLAG = "flag"
@@ -486,7 +485,7 @@ class Recipe(Fields, metaclass=InSentences):
 
     def to_yaml(self, exclude: Set[str] = frozenset()) -> str:
         values = self.model_dump(mode="json", exclude={*exclude})
-        return str(yaml.dump(values, Dumper=_Dumper, sort_keys=False, allow_unicode=True))
+        return str(yaml.safe_dump(values, sort_keys=False, allow_unicode=True))
 
 
 def _later(model: BaseModel) -> set[str]:
