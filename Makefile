@@ -1,6 +1,7 @@
 # The README's two commands are `make demo` and `make test`; each installs what it needs into .venv first.
 PYTHON ?= python3
 BIN := .venv/bin
+unexport PYTHONDONTWRITEBYTECODE # tests start hundreds of processes: none should compile the library again
 
 .PHONY: demo demo-tuning test test-slow test-pairs test-flower test-ray test-wheel test-lowest test-all install lint docs site dist bench clean
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import os
 import signal
@@ -31,6 +32,7 @@ def _cache(tmp_path_factory: pytest.TempPathFactory) -> None:
     os.environ.pop("FEDLOOM_DATA", None)
     os.environ["FEDLOOM_OVERSUBSCRIBE"] = "1"  # promises about workers are kept on any number of cores
     torch.set_num_threads(1)
+    gc.freeze()  # hundreds of thousands of objects of modules: collections and forks that look at them take a while
 
 
 @pytest.fixture(autouse=True)

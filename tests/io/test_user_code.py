@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -32,7 +33,10 @@ def test_an_unchanged_file_is_imported_once(tmp_path: Path) -> None:
     assert import_source(str(path)).values == [1]
 
 
-def test_an_edited_file_is_imported_again_and_so_is_a_reverted_one(tmp_path: Path) -> None:
+def test_an_edited_file_is_imported_again_and_so_is_a_reverted_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)  # as most users have it
     path = tmp_path / "mine.py"
     for value in (1.0, 2.0, 1.0):
         path.write_text(PART.format(value=value))

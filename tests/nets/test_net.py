@@ -150,7 +150,8 @@ def test_a_users_function_is_taken_from_a_file(user: Path) -> None:
     assert type(again.body) is type(net.body)
 
 
-def test_an_edited_file_is_read_again(user: Path) -> None:
+def test_an_edited_file_is_read_again(user: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
     build(f"{user}:make", (1, 8, 8), 4, "running")
     user.write_text(USER.replace("6", "9"))
     assert build(f"{user}:make", (1, 8, 8), 4, "running").dim == 9

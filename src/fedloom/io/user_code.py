@@ -9,13 +9,25 @@ import hashlib
 import importlib
 import importlib.util
 import sys
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any
 
 from fedloom.errors import FedloomError
 
 PREFIX = "fedloom_user_"
+
+
+class _Loader(SourceFileLoader):
+    """Runs the text that was read. Python's cache in __pycache__ would miss an edit in the same second, of the same length."""
+
+    def __init__(self, name: str, path: str, text: bytes) -> None:
+        super().__init__(name, path)
+        self._text = text
+
+    def get_code(self, fullname: str) -> CodeType:
+        return self.source_to_code(self._text, self.path)
 
 
 def import_source(source: str) -> ModuleType:
@@ -25,11 +37,11 @@ def import_source(source: str) -> ModuleType:
     path = Path(source)
     if not path.is_file():
         raise FedloomError(f"there is no file {path}")
-    place, content = (_hash(text) for text in (str(path.resolve()).encode(), path.read_bytes()))
-    name = f"{PREFIX}{path.stem}_{place}_{content}"
+    text = path.read_bytes()
+    name = f"{PREFIX}{path.stem}_{_hash(str(path.resolve()).encode())}_{_hash(text)}"
     if name not in sys.modules:
-        spec = importlib.util.spec_from_file_location(name, path)
-        assert spec is not None and spec.loader is not None  # a .py file always has a loader
+        spec = importlib.util.spec_from_file_location(name, path, loader=_Loader(name, str(path), text))
+        assert spec is not None and spec.loader is not None
         module = importlib.util.module_from_spec(spec)
         sys.modules[name] = module
         try:

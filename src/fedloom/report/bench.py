@@ -13,11 +13,12 @@ from fedloom.report.table import plain_table
 def bench_tables(figures: Sequence[Figure], stored: Mapping[str, float], precision: str) -> Iterator[Table]:
     trained = [figure for figure in figures if "limit" in figure.columns]
     if trained:
-        table = plain_table(f"{precision}, one process per core", ["workload", *trained[0].columns])
+        headings = ["workload", *(heading.replace(" ", "\n") for heading in trained[0].columns)]
+        table = plain_table(f"{precision}, one process per core", headings)
         for figure in trained:
             table.add_row(figure.name, *figure.columns.values())
         yield table
-    headings = ["figure", "what", "value", "unit", *(["stored", "times as fast"] if stored else [])]
+    headings = ["figure", "what", "value", "unit", *(["stored", "times\nas fast"] if stored else [])]
     table = plain_table("", headings, 2)
     for figure in figures:
         ratio = speed_up(figure, stored)
