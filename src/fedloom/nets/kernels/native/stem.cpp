@@ -33,10 +33,10 @@ template <typename T> void pad(const T* image, T* padded, const Stem& s) {
         std::memcpy(padded + (i + s.above) * s.row() + s.left * s.in, image + i * s.wide * s.in, columns * sizeof(T));
 }
 
-// Where a window's four numbers are in a map; those beyond it are in `nowhere`.
-template <typename T> INLINE void places(T* y, T* nowhere, const Stem& s, int64_t image, int64_t window, T** four) {
+// Where the four numbers of window (i, j) are in a map; those beyond it are in `nowhere`.
+template <typename T> INLINE void places(T* y, T* nowhere, const Stem& s, int64_t image, int64_t i, int64_t j, T** four) {
     for (int k = 0; k < 4; ++k) {
-        const int64_t row = window / s.across * 2 + k / 2, column = window % s.across * 2 + k % 2;
+        const int64_t row = 2 * i + k / 2, column = 2 * j + k % 2;
         const bool outside = row >= s.made_high || column >= s.made_wide;
         four[k] = outside ? nowhere : y + ((image * s.made_high + row) * s.made_wide + column) * s.out;
     }
@@ -50,10 +50,6 @@ template <typename T, typename Work> INLINE void each_channels(int64_t channels,
     if (K == 4 && channels - c >= 2 * L) work(c, Number<2>{}, Number<1>{}, L), c += 2 * L;
     if (channels - c >= L) work(c, Number<1>{}, Number<1>{}, L), c += L;
     if (channels > c) work(c, Number<1>{}, Number<0>{}, channels - c);
-}
-
-template <typename T> INLINE int64_t corner(const Stem& s, int64_t window) {
-    return window / s.across * 2 * s.row() + window % s.across * 2 * s.in;
 }
 
 template <typename T, bool POOLED>
@@ -71,7 +67,8 @@ void forward(const T* x, const T* weight, const T* bias, T* y, T* which, const S
             Vec<T> shift[K];
             for (int64_t k = 0; k < K; ++k) shift[k] = bias ? get<W>(bias + c + k * L, count) : Vec<T>{};
             for (int64_t window = 0; window < s.windows(); ++window) {
-                const T* first = padded.data() + corner<T>(s, window);
+                const int64_t i = window / s.across, j = window % s.across;
+                const T* first = padded.data() + 2 * (i * s.row() + j * s.in);
                 Vec<T> sums[4][K] = {};
                 for (int64_t tap = 0; tap < taps; ++tap) {
                     const T* at = first + offsets[tap];
@@ -92,7 +89,7 @@ void forward(const T* x, const T* weight, const T* bias, T* y, T* which, const S
                     }
                 } else {
                     T* four[4];
-                    places(y, nowhere.data(), s, image, window, four);
+                    places(y, nowhere.data(), s, image, i, j, four);
                     for (int q = 0; q < 4; ++q)
                         for (int64_t k = 0; k < K; ++k) put<W>(four[q] + c + k * L, sums[q][k] + shift[k], count);
                 }
@@ -107,22 +104,24 @@ INLINE void weight_rows(const T* padded, const T* g, const T* which, const T* ze
     constexpr int64_t L = LANES<T>;
     for (int64_t i = 0; i < s.down; ++i) {
         Vec<T> parts[R][K] = {};
-        for (int64_t window = i * s.across; window < (i + 1) * s.across; ++window) {
-            const T* first = padded + corner<T>(s, window);
-            const int64_t from = (image * s.windows() + window) * s.out + c;
+        for (int64_t j = 0; j < s.across; ++j) {
+            const T* first = padded + 2 * (i * s.row() + j * s.in);
+            const int64_t from = (image * s.windows() + i * s.across + j) * s.out + c;
             const T* four[4];
-            if (!POOLED) places<const T>(g, zeros, s, image, window, four);
+            if (!POOLED) places<const T>(g, zeros, s, image, i, j, four);
             for (int q = 0; q < 4; ++q) {
                 const T* at = first + q / 2 * s.row() + q % 2 * s.in;
                 Vec<T> value[K];
-                for (int64_t k = 0; k < K; ++k) {
+                UNROLL for (int64_t k = 0; k < K; ++k) {
                     if (POOLED) {
                         const Vec<T> place = get<W>(which + from + k * L, count);
                         value[k] = place == splat<T>(q) ? get<W>(g + from + k * L, count) : Vec<T>{};
                     } else value[k] = get<W>(four[q] + c + k * L, count);
                 }
-                for (int64_t r = 0; r < R; ++r)
-                    for (int64_t k = 0; k < K; ++k) parts[r][k] += value[k] * at[offsets[r]];
+                UNROLL for (int64_t r = 0; r < R; ++r) {
+                    const Vec<T> pixel = splat<T>(at[offsets[r]]);
+                    UNROLL for (int64_t k = 0; k < K; ++k) parts[r][k] += value[k] * pixel;
+                }
             }
         }
         for (int64_t r = 0; r < R; ++r)
@@ -220,6 +219,7 @@ template <typename T, bool POOLED> struct Weight {
     }
 
     void add_taps(const T* padded, const T* g, const T* which, int64_t image) {
+        constexpr int64_t MOST = VECTOR_BYTES == 64 ? 9 : 6;  // sums of two vectors in registers
         const auto over = [&](int64_t c, auto vectors, auto whole, int64_t count) {
             int64_t tap = 0;
             const auto some = [&](auto number) {
@@ -227,13 +227,12 @@ template <typename T, bool POOLED> struct Weight {
                     padded, g, which, zeros.data(), &offsets[tap], &sums[tap * s.out], s, image, c, count);
                 tap += decltype(number)::value;
             };
-            while (s.taps() - tap >= 9) some(Number<9>{});
+            while (s.taps() - tap >= MOST) some(Number<MOST>{});
             while (s.taps() - tap >= 3) some(Number<3>{});
             while (s.taps() > tap) some(Number<1>{});
         };
         int64_t c = 0;
-        if (VECTOR_BYTES == 64)
-            for (; s.out - c >= 2 * L; c += 2 * L) over(c, Number<2>{}, Number<1>{}, L);
+        for (; s.out - c >= 2 * L; c += 2 * L) over(c, Number<2>{}, Number<1>{}, L);
         for (; s.out - c >= L; c += L) over(c, Number<1>{}, Number<1>{}, L);
         if (s.out > c) over(c, Number<1>{}, Number<0>{}, s.out - c);
     }
@@ -259,10 +258,11 @@ void backward(const T* x, const T* g, const T* which, T* of_weight, T* of_bias, 
     const int64_t gradients = POOLED ? s.windows() : s.made_high * s.made_wide;
     std::vector<T> padded(s.lines() * s.row() + 4 * LANES<T>), sums(s.out);  // with room behind the last row of a kernel
     Weight<T, POOLED> weight(s);
-    std::fill(of_bias, of_bias + s.out, T(0));
+    if (of_bias) std::fill(of_bias, of_bias + s.out, T(0));
     for (int64_t image = 0; image < s.images; ++image) {
         pad(x + image * s.high * s.wide * s.in, padded.data(), s);
         weight.add(padded.data(), g, which, image);
+        if (!of_bias) continue;
         std::fill(sums.begin(), sums.end(), T(0));
         for (int64_t at = image * gradients; at < (image + 1) * gradients; ++at)
             for (int64_t o = 0; o < s.out; ++o)

@@ -41,6 +41,6 @@ def backward(
     assert not needed[0]
     pooled = kept.which is not None
     _, numbers = shapes(tuple(x.shape), len(weight), (weight.shape[1], weight.shape[2]), padding, pooled)
-    of_weight, of_bias = torch.empty_like(weight), x.new_empty(len(weight))
+    of_weight, of_bias = torch.empty_like(weight), x.new_empty(len(weight)) if needed[2] else None
     run("stem_backward", "ppppppn", (x, g, kept.which, of_weight, of_bias), numbers, pooled)
     return Gradients(None, of_weight, of_bias)
