@@ -11,7 +11,7 @@ from tiny import checkpoint, distance, fedloom_parts, gap, memories, train
 import fedloom as fl
 
 # Unequal clients in unequal batches, so that some have to wait; two stacks, one smaller than the other.
-FIELDS: dict[str, Any] = {"rounds": 2, "epochs": 2, "batch": 24, "clients": 6, "fraction": 0.84}
+FIELDS: dict[str, Any] = {"rounds": 2, "epochs": 2, "batch": 60, "clients": 6, "fraction": 0.84}
 REFUSED = {
     "fedsol": "fedsol computes gradients in its own way",
     "perfedavg": "perfedavg computes gradients in its own way",
@@ -36,8 +36,9 @@ GIVEN = {
 NEEDS: dict[str, dict[str, Any]] = {
     "feddf": {"data": {"public": 0.1}},
     "decorr": {
-        "lr": 0.01
-    },  # features that hardly vary are divided by their deviation: rounding grows from step to step
+        "lr": 0.01,
+        "batch": 24,
+    },  # features that hardly vary are divided by their deviation, which grows rounding
     "wn": {"model": "cnn", "lr": 1e-4, "batch": "full", "rounds": 1, "momentum": 0.0},  # losses are in the hundreds
     "agn": {"model": "cnn"},
     "norm": {"model": "cnn"},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,8 @@ from torch import Tensor, nn
 
 import fedloom as fl
 from fedloom.nets.build import build
-from fedloom.nets.kernels.native import convolution, spectral, stem, winograd
-from fedloom.nets.kernels.native.convolution import directly
+from fedloom.nets.kernels.native import convolution, im2col, spectral, stem, winograd
+from fedloom.nets.kernels.native.convolution import Geometry, directly
 from fedloom.nets.kernels.native.convolve import convolve
 from fedloom.nets.kernels.native.library import native_reason
 from fedloom.nets.kernels.native.pool import pool_relu
@@ -55,6 +56,18 @@ SPECTRA: dict[str, tuple[int, tuple[int, int, int], tuple[int, int], tuple[int, 
     "one window": (1, (5, 3, 5), (0, 0), (6, 6)),
     "a wide border": (2, (4, 33, 5), (4, 4), (3, 4)),
 }
+# the same, with strides
+UNFOLDED: dict[str, tuple[int, tuple[int, int, int], tuple[int, int], tuple[int, int], tuple[int, int]]] = {
+    "pixel by pixel": (3, (16, 70, 1), (0, 0), (9, 5), (1, 1)),
+    "pixels of many channels": (2, (270, 300, 1), (0, 0), (7, 5), (1, 1)),
+    "every other pixel": (3, (70, 33, 1), (0, 0), (9, 8), (2, 2)),
+    "halved": (2, (40, 50, 3), (1, 1), (8, 10), (2, 2)),
+    "odd maps": (3, (9, 37, 3), (1, 1), (7, 9), (2, 2)),
+    "strides of its own": (2, (20, 19, 4), (2, 0), (8, 11), (3, 1)),
+    "one image": (1, (33, 3, 3), (1, 1), (5, 4), (1, 1)),
+    "a wide border": (1, (6, 5, 3), (3, 4), (2, 3), (2, 2)),
+    "more places than are added up in one precision": (9, (5, 6, 3), (1, 1), (32, 31), (2, 1)),
+}
 CASES = [*((winograd, case) for case in TILED.values()), *((stem, case) for case in STEMS.values())]
 CASES += [(spectral, case) for case in SPECTRA.values()]
 NAMES = [*(f"tiles: {name}" for name in TILED), *(f"stem: {name}" for name in STEMS)]
@@ -89,12 +102,28 @@ def results(call: Any, tensors: list[Tensor], pull: Tensor | None = None) -> lis
 @pytest.mark.parametrize("pooled", [False, True])
 def test_results_and_gradients_are_torch_s(kernel: Any, case: Any, pooled: bool) -> None:
     tensors = given(case, image=kernel is stem)
-    ours = results(lambda *given: convolution.convolve(kernel, *given, case[2], pooled), tensors)
-    for one, other in zip(ours, results(lambda *given: directly(*given, case[2], pooled), tensors), strict=True):
+    ours = results(lambda *given: convolution.convolve(kernel, *given, Geometry((1, 1), case[2]), pooled), tensors)
+    for one, other in zip(
+        ours, results(lambda *given: directly(*given, Geometry((1, 1), case[2]), pooled), tensors), strict=True
+    ):
         torch.testing.assert_close(one, other, rtol=1e-11, atol=1e-11)
         assert one.dim() < 4 or one.is_contiguous(memory_format=LAST)
     with torch.no_grad():
-        assert torch.equal(convolution.convolve(kernel, *tensors, case[2], pooled), ours[0])
+        assert torch.equal(convolution.convolve(kernel, *tensors, Geometry((1, 1), case[2]), pooled), ours[0])
+
+
+@pytest.mark.parametrize("case", UNFOLDED.values(), ids=UNFOLDED)
+@pytest.mark.parametrize("biased", [False, True])
+def test_strided_convolutions_and_their_gradients_are_torch_s(case: Any, biased: bool) -> None:
+    tensors = given(case[:4])[: 2 + biased]
+    geometry = Geometry(case[4], case[2])
+
+    def by(call: Any) -> list[Tensor]:
+        return results(lambda *given: call(*(*given, None)[:3], geometry, False), tensors)
+
+    for one, other in zip(by(partial(convolution.convolve, im2col)), by(directly), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-11, atol=1e-11)
+        assert one.dim() < 4 or one.shape[1] == 1 or one.is_contiguous(memory_format=LAST)
 
 
 @pytest.mark.parametrize("kernel", [winograd, stem, spectral])
@@ -103,21 +132,26 @@ def test_other_layouts_and_layers_without_bias_have_the_same_results(kernel: Any
     case = {winograd: TILED["padded"], stem: STEMS["colors"], spectral: SPECTRA["padded"]}[kernel]
     x, weight, _ = given(case, image=kernel is stem)
     x, weight = (t.detach().contiguous(memory_format=layout).requires_grad_(t.requires_grad) for t in (x, weight))
-    ours = results(lambda x, weight: convolution.convolve(kernel, x, weight, None, case[2], True), [x, weight])
-    theirs = results(lambda x, weight: directly(x, weight, None, case[2], True), [x, weight])
+    ours = results(
+        lambda x, weight: convolution.convolve(kernel, x, weight, None, Geometry((1, 1), case[2]), True), [x, weight]
+    )
+    theirs = results(lambda x, weight: directly(x, weight, None, Geometry((1, 1), case[2]), True), [x, weight])
     for one, other in zip(ours, theirs, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-11, atol=1e-11)
 
 
-SMALL = {"tiles": (winograd, 3), "stem": (stem, 3), "spectra": (spectral, 4)}
+SMALL = {"tiles": (winograd, 3), "stem": (stem, 3), "spectra": (spectral, 4), "im2col": (im2col, 2)}
 
 
 @pytest.mark.parametrize("which", SMALL)
 @pytest.mark.parametrize("pooled", [False, True])
 def test_first_and_second_derivatives_are_right(which: str, pooled: bool) -> None:
     kernel, side = SMALL[which]
+    if kernel is im2col and pooled:
+        pytest.skip("strided convolutions are not pooled")
     tensors = given((1, (2, 3, side), (1, 1), (3, 4)), image=kernel is stem)
-    call = lambda *values: convolution.convolve(kernel, *values, (1, 1), pooled)  # noqa: E731
+    geometry = Geometry((2, 2) if kernel is im2col else (1, 1), (1, 1))
+    call = lambda *values: convolution.convolve(kernel, *values, geometry, pooled)  # noqa: E731
     assert torch.autograd.gradcheck(call, tensors)
     assert torch.autograd.gradgradcheck(call, tensors)
 
@@ -139,30 +173,44 @@ def test_what_is_not_a_number_is_not_lost_in_pooling() -> None:
         x[0, :, row, column] = torch.nan
     assert torch.equal(pool_relu(x).isnan(), F.max_pool2d(x, 2).isnan())
     weight = torch.randn(16, 16, 3, 3)
-    assert convolution.convolve(winograd, x, weight, None, (1, 1), True).isnan().any()
+    assert convolution.convolve(winograd, x, weight, None, Geometry((1, 1), (1, 1)), True).isnan().any()
 
 
 SINGLE = [(10, 32, 64, 3, 14, 1), (10, 64, 128, 3, 7, 1), (50, 64, 64, 3, 8, 1), (10, 1, 32, 3, 28, 1)]
-SINGLE += [(13, 256, 128, 3, 16, 1), (50, 256, 256, 3, 4, 1), (50, 256, 256, 3, 2, 1)]
+SINGLE += [(13, 256, 128, 3, 16, 1), (50, 64, 64, 3, 32, 1), (50, 256, 256, 3, 4, 1), (50, 256, 256, 3, 2, 1)]
+STRIDED = [(50, 64, 128, 3, 32, 2), (50, 256, 512, 3, 8, 2), (50, 64, 128, 1, 32, 2), (50, 512, 512, 1, 4, 1)]
+
+
+def errors(kernel: Any, case: Any, geometry: Geometry) -> list[tuple[float, float]]:
+    """Ours and torch's against double precision, of the output and of all gradients."""
+    single = given(case, torch.float32, image=kernel is stem)
+    double = [tensor.detach().double().requires_grad_(tensor.requires_grad) for tensor in single]
+    exact = results(lambda *given: directly(*given, geometry, False), double)
+    pull = torch.randn(exact[0].shape, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    exact = results(lambda *given: directly(*given, geometry, False), double, pull)
+    theirs = results(lambda *given: directly(*given, geometry, False), single, pull.float())
+    ours = results(lambda *given: convolution.convolve(kernel, *given, geometry, False), single, pull.float())
+    return [
+        (float((mine - right).norm()), float((direct - right).norm()))
+        for right, direct, mine in zip(exact, theirs, ours, strict=True)
+    ]
 
 
 @pytest.mark.parametrize("shape", [*SINGLE, (16, 64, 64, 5, 14, 0)])
 def test_single_precision_is_as_exact_as_torch_s(shape: tuple[int, int, int, int, int, int]) -> None:
     batch, inputs, out, side, size, padding = shape
-    kernel, case = (
-        (stem if inputs < 5 else winograd if side == 3 else spectral),
-        (batch, (inputs, out, side), None, (size, size)),
-    )
-    single = given(case, torch.float32, image=kernel is stem)
-    double = [tensor.detach().double().requires_grad_(tensor.requires_grad) for tensor in single]
-    borders = (padding, padding)
-    exact = results(lambda *given: directly(*given, borders, False), double)
-    pull = torch.randn(exact[0].shape, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
-    exact = results(lambda *given: directly(*given, borders, False), double, pull)
-    theirs = results(lambda *given: directly(*given, borders, False), single, pull.float())
-    ours = results(lambda *given: convolution.convolve(kernel, *given, borders, False), single, pull.float())
-    for right, direct, mine in zip(exact, theirs, ours, strict=True):
-        assert (mine - right).norm() < 1.2 * (direct - right).norm()
+    kernel = stem if inputs < 5 else winograd if side == 3 else spectral
+    case = (batch, (inputs, out, side), None, (size, size))
+    for ours, theirs in errors(kernel, case, Geometry((1, 1), (padding, padding))):
+        assert ours < 1.2 * theirs
+
+
+@pytest.mark.parametrize("shape", STRIDED)
+def test_single_precision_of_strided_convolutions_is_as_exact_as_torch_s(shape: tuple[int, ...]) -> None:
+    batch, inputs, out, side, size, stride = shape
+    geometry = Geometry((stride, stride), (side // 2, side // 2))
+    for ours, theirs in errors(im2col, (batch, (inputs, out, side), None, (size, size)), geometry):
+        assert ours < 1.2 * theirs
 
 
 def test_shapes_alone_choose() -> None:
@@ -183,16 +231,16 @@ def test_shapes_alone_choose() -> None:
 
 
 def test_large_tiles_are_used_where_they_are_as_exact_as_torch() -> None:
-    def ways(*shape: int) -> tuple[int, int, int]:
+    def ways(*shape: int, instructions: str = "AVX2") -> tuple[int, int, int]:
         batch, inputs, out, size = shape
-        plan = winograd.planned((batch, inputs, size, size), out, (1, 1), False)
-        return plan.forward, plan.input, plan.weight
+        return winograd.ways((batch, inputs, size, size), out, (1, 1), instructions)
 
     two, four, whole = winograd.TWO, winograd.FOUR, winograd.WHOLE
-    assert ways(50, 64, 64, 32) == (two, two, four)  # few channels
+    assert ways(50, 64, 64, 32) == ways(50, 64, 64, 32, instructions="AVX512") == (two, two, four)  # few channels
     assert ways(50, 128, 128, 16) == (two, four, four)
     assert ways(50, 256, 256, 8) == (four, four, four)
     assert ways(50, 512, 512, 4) == (four, four, two)  # few pixels
+    assert ways(50, 128, 128, 16, instructions="AVX512") == (two, four, two)
     assert ways(50, 512, 512, 2) == (whole, whole, whole)
     assert ways(50, 512, 512, 6) == (two, two, two)  # as many multiplications
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from fedloom.nets.kernels.native.applies import maps
-from fedloom.nets.kernels.native.convolution import Gradients, Pair, Result
+from fedloom.nets.kernels.native.convolution import Geometry, Gradients, Pair, Result
 from fedloom.nets.kernels.native.library import Numbers, run
 from fedloom.nets.kernels.transforms import Sides, frequencies, made_size, periods_of, planned, work
 
@@ -38,10 +38,10 @@ def pays(batch: int, channels: Pair, sizes: Pair, taps: Pair, padding: Pair, tra
     return maps + kernels + products <= SHARE * directly
 
 
-def forward(x: Tensor, weight: Tensor, bias: Tensor | None, padding: Pair, pooled: bool, trained: bool) -> Result:
+def forward(x: Tensor, weight: Tensor, bias: Tensor | None, geometry: Geometry, pooled: bool, trained: bool) -> Result:
     taps, out = (weight.shape[1], weight.shape[2]), len(weight)
-    tables = _tables((x.shape[2], x.shape[3]), taps, padding, x.dtype)
-    size, shape, numbers = _shapes(tuple(x.shape), out, taps, padding)
+    tables = _tables((x.shape[2], x.shape[3]), taps, geometry.padding, x.dtype)
+    size, shape, numbers = _shapes(tuple(x.shape), out, taps, geometry.padding)
     y = maps(x, out, (size[0] // 2, size[1] // 2) if pooled else size)
     which = torch.empty_like(y) if pooled and trained else None
     seen = x.new_empty(numbers) if trained else None
@@ -50,11 +50,11 @@ def forward(x: Tensor, weight: Tensor, bias: Tensor | None, padding: Pair, poole
 
 
 def backward(
-    x: Tensor, weight: Tensor, g: Tensor, kept: Result, padding: Pair, needed: tuple[bool, bool, bool]
+    x: Tensor, weight: Tensor, g: Tensor, kept: Result, geometry: Geometry, needed: tuple[bool, bool, bool]
 ) -> Gradients:
     taps, out = (weight.shape[1], weight.shape[2]), len(weight)
-    tables = _tables((x.shape[2], x.shape[3]), taps, padding, x.dtype)
-    _, shape, _ = _shapes(tuple(x.shape), out, taps, padding)
+    tables = _tables((x.shape[2], x.shape[3]), taps, geometry.padding, x.dtype)
+    _, shape, _ = _shapes(tuple(x.shape), out, taps, geometry.padding)
     of_x = torch.empty_like(x) if needed[0] else None
     of_weight = torch.empty_like(weight) if needed[1] else None
     of_bias = x.new_empty(out)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fedloom.nets.kernels.native.applies import maps
-from fedloom.nets.kernels.native.convolution import Gradients, Pair, Result
+from fedloom.nets.kernels.native.convolution import Geometry, Gradients, Pair, Result
 from fedloom.nets.kernels.native.library import Numbers, run
 
 
@@ -27,8 +27,8 @@ def shapes(images: tuple[int, ...], out: int, taps: Pair, padding: Pair, pooled:
     return size, (ctypes.c_int64 * len(numbers))(*numbers)
 
 
-def forward(x: Tensor, weight: Tensor, bias: Tensor | None, padding: Pair, pooled: bool, trained: bool) -> Result:
-    size, numbers = shapes(tuple(x.shape), len(weight), (weight.shape[1], weight.shape[2]), padding, pooled)
+def forward(x: Tensor, weight: Tensor, bias: Tensor | None, geometry: Geometry, pooled: bool, trained: bool) -> Result:
+    size, numbers = shapes(tuple(x.shape), len(weight), (weight.shape[1], weight.shape[2]), geometry.padding, pooled)
     y = maps(x, len(weight), size)
     which = torch.empty_like(y) if pooled and trained else None
     run("stem_forward", "ppppppn", (x, weight, bias, y, which), numbers, pooled)
@@ -36,11 +36,11 @@ def forward(x: Tensor, weight: Tensor, bias: Tensor | None, padding: Pair, poole
 
 
 def backward(
-    x: Tensor, weight: Tensor, g: Tensor, kept: Result, padding: Pair, needed: tuple[bool, bool, bool]
+    x: Tensor, weight: Tensor, g: Tensor, kept: Result, geometry: Geometry, needed: tuple[bool, bool, bool]
 ) -> Gradients:
     assert not needed[0]
     pooled = kept.which is not None
-    _, numbers = shapes(tuple(x.shape), len(weight), (weight.shape[1], weight.shape[2]), padding, pooled)
+    _, numbers = shapes(tuple(x.shape), len(weight), (weight.shape[1], weight.shape[2]), geometry.padding, pooled)
     of_weight, of_bias = torch.empty_like(weight), x.new_empty(len(weight)) if needed[2] else None
     run("stem_backward", "ppppppn", (x, g, kept.which, of_weight, of_bias), numbers, pooled)
     return Gradients(None, of_weight, of_bias)

@@ -5,7 +5,8 @@
     2x2 maps       four take 9 instead of 36, in a border of one pixel
 
 Errors of torch's direct sum grow with its length, those of F(4x4, 3x3) hardly do: it is used from as many channels, or for
-the weight's gradient pixels, on as make its errors no larger than torch's.
+the weight's gradient pixels, on as make its errors about torch's. With AVX-512, torch adds up the weight's gradient in shorter
+runs.
 
 Lavin and Gray, "Fast algorithms for convolutional neural networks", CVPR 2016.
 Barabasz, Anderson, Soodhalter and Gregg, "Error analysis and improving the accuracy of Winograd convolution", 2020.
@@ -21,15 +22,16 @@ import torch
 from torch import Tensor
 
 from fedloom.nets.kernels.native.applies import maps
-from fedloom.nets.kernels.native.convolution import Gradients, Pair, Result
+from fedloom.nets.kernels.native.compiler import vectors
+from fedloom.nets.kernels.native.convolution import Geometry, Gradients, Pair, Result
 from fedloom.nets.kernels.native.library import Numbers, run
 
 TWO, FOUR, WHOLE = range(3)  # as in winograd.cpp
-FORWARD, INPUT, WEIGHT = 256, 128, 3200  # channels, channels and pixels from which on F(4x4, 3x3) is as exact as torch
-TILES, IMAGES = (
-    64,
-    16,
-)  # of 2x2 pixels, or of 2x2 maps; with fewer, the weight's gradient is less exact than torch's, or slow
+FORWARD, INPUT = 256, 128  # channels from which on F(4x4, 3x3) is about as exact as torch
+WEIGHT = {"AVX512": 51200}  # pixels; with other instructions:
+WEIGHT_ELSEWHERE = 3200
+# of 2x2 pixels, or of 2x2 maps; with fewer, the weight's gradient is less exact than torch's, or slow
+TILES, IMAGES = 64, 16
 
 
 def pays(images: tuple[int, ...], padding: Pair) -> bool:
@@ -52,19 +54,26 @@ class Plan(NamedTuple):
 
 @lru_cache(maxsize=256)
 def planned(images: tuple[int, ...], out: int, padding: Pair, pooled: bool) -> Plan:
-    """From (B, C, H, W). A fixed rule on shapes."""
+    """From (B, C, H, W)."""
     batch, inputs, high, wide = images
     made = (high + 2 * padding[0] - 2, wide + 2 * padding[1] - 2)
     numbers = (batch, high, wide, inputs, out, *padding, *made)
     size = (made[0] // 2, made[1] // 2) if pooled else made
+    return Plan(size, (ctypes.c_int64 * len(numbers))(*numbers), *ways(images, out, padding, vectors()))
+
+
+def ways(images: tuple[int, ...], out: int, padding: Pair, instructions: str) -> tuple[int, int, int]:
+    """Of the forward pass, the input's and the weight's gradient: a fixed rule on shapes, for a kind of processor."""
+    batch, inputs, high, wide = images
+    made = (high + 2 * padding[0] - 2, wide + 2 * padding[1] - 2)
+    if _is_whole((high, wide), padding):
+        return WHOLE, WHOLE, WHOLE
 
     def way(size: Pair, exact: bool) -> int:
-        if _is_whole((high, wide), padding):
-            return WHOLE
         return FOUR if exact and 36 * _tiles(size, 4) < 16 * _tiles(size, 2) else TWO
 
-    ways = way(made, inputs >= FORWARD), way((high, wide), out >= INPUT), way(made, batch * made[0] * made[1] >= WEIGHT)
-    return Plan(size, (ctypes.c_int64 * len(numbers))(*numbers), *ways)
+    enough = batch * made[0] * made[1] >= WEIGHT.get(instructions, WEIGHT_ELSEWHERE)
+    return way(made, inputs >= FORWARD), way((high, wide), out >= INPUT), way(made, enough)
 
 
 def _is_whole(size: Pair, padding: Pair) -> bool:
@@ -75,8 +84,8 @@ def _tiles(size: Pair, side: int) -> int:
     return -(-size[0] // side) * -(-size[1] // side)
 
 
-def forward(x: Tensor, weight: Tensor, bias: Tensor | None, padding: Pair, pooled: bool, trained: bool) -> Result:
-    plan = planned(tuple(x.shape), len(weight), padding, pooled)
+def forward(x: Tensor, weight: Tensor, bias: Tensor | None, geometry: Geometry, pooled: bool, trained: bool) -> Result:
+    plan = planned(tuple(x.shape), len(weight), geometry.padding, pooled)
     y = maps(x, len(weight), plan.size)
     which = torch.empty_like(y) if pooled and trained else None
     run("winograd_forward", "ppppppnn", (x, weight, bias, y, which), plan.shape, pooled, plan.forward)
@@ -84,9 +93,9 @@ def forward(x: Tensor, weight: Tensor, bias: Tensor | None, padding: Pair, poole
 
 
 def backward(
-    x: Tensor, weight: Tensor, g: Tensor, kept: Result, padding: Pair, needed: tuple[bool, bool, bool]
+    x: Tensor, weight: Tensor, g: Tensor, kept: Result, geometry: Geometry, needed: tuple[bool, bool, bool]
 ) -> Gradients:
-    plan = planned(tuple(x.shape), len(weight), padding, kept.which is not None)
+    plan = planned(tuple(x.shape), len(weight), geometry.padding, kept.which is not None)
     of_x = torch.empty_like(x) if needed[0] else None
     of_weight = torch.empty_like(weight) if needed[1] else None
     of_bias = x.new_empty(len(weight)) if needed[2] else None
