@@ -214,6 +214,8 @@ class Weights:
         self.statistics = self.storage[layout.parameters :]
         self._parameters = dict(net.named_parameters())
         self._counters: list[tuple[Tensor, Tensor]] = []
+        self._trained: list[tuple[nn.Parameter, Tensor]] = []  # with the place of its gradient
+        self._slices: list[slice] = []
         self._bind()
 
     @torch.no_grad()
@@ -224,7 +226,6 @@ class Weights:
                 parameter = self._parameters[name]
                 view.copy_(parameter)
                 parameter.data = view
-                parameter.grad = entry.view(self.gradient) if parameter.requires_grad else None
             else:
                 path, _, leaf = name.rpartition(".")
                 module = self.net.get_submodule(path)
@@ -247,11 +248,33 @@ class Weights:
     def train_only(self, names: Iterable[str]) -> list[slice]:
         """Require gradients of these parameters only; returns their slices of the vector."""
         wanted = set(names)
+        self._trained = []
         for name, parameter in self._parameters.items():
             parameter.requires_grad_(name in wanted)
-            if name in wanted and parameter.grad is None:
-                parameter.grad = self.layout.entries[name].view(self.gradient)
-        return self.layout.slices(wanted)
+            if name in wanted:
+                self._trained.append((parameter, self.layout.entries[name].view(self.gradient)))
+        self._slices = self.layout.slices(wanted)
+        return self._slices
+
+    def backward(self, loss: Tensor, slices: list[slice]) -> None:
+        """Leaves the gradient in these slices of the flat vector: zeros where nothing is trained.
+
+        autograd hands over tensors that it made; to copy them is less work than to let it add to zeros.
+        """
+        torch.autograd.backward(loss)
+        if slices != self._slices:
+            for s in slices:
+                self.gradient[s].zero_()
+        views, gradients = [], []
+        for parameter, view in self._trained:
+            if parameter.grad is None:  # the loss does not depend on it
+                view.zero_()
+                continue
+            views.append(view)
+            gradients.append(parameter.grad)
+            parameter.grad = None
+        if views:
+            torch._foreach_copy_(views, gradients)
 
     @contextmanager
     def training(self, names: Iterable[str]) -> Iterator[list[slice]]:

@@ -186,8 +186,6 @@ def _cautions(program: Program) -> list[str]:
 
 def _detached(net: nn.Module) -> nn.Module:
     """A copy whose tensors stand for themselves: in the run they are views into one storage."""
-    for parameter in net.parameters():
-        parameter.grad = None
     twin = copy.deepcopy(net).requires_grad_(False).eval()
     for parameter in twin.parameters():
         parameter.data = parameter.data.clone(memory_format=torch.contiguous_format)

@@ -197,11 +197,9 @@ class Client(LocalLoop[LocalBatch]):
 
     def backward(self, loss: Callable[[], Tensor], slices: list[slice], reported: bool = True) -> None:
         """The one backward pass: leaves the gradient in the flat vector. `reported`: the loss enters the client's mean."""
-        for s in slices:
-            self.replica.weights.gradient[s].zero_()
         with self.replica.autocast():
             value = loss()
-        torch.autograd.backward(value)
+        self.replica.weights.backward(value, slices)
         if reported:
             self.loss += value.detach()
             self.losses += 1

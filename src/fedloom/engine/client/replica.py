@@ -167,11 +167,6 @@ class Replica:
 
 
 def _copy(net: Net, weights: Weights, device: str) -> tuple[Net, Weights]:
-    gradients = [parameter.grad for parameter in net.parameters()]
-    for parameter in net.parameters():
-        parameter.grad = None
     twin: Net = copy.deepcopy(net)
-    for parameter, gradient in zip(net.parameters(), gradients, strict=True):
-        parameter.grad = gradient
     twin.requires_grad_(False).eval()
     return twin, Weights(twin, weights.layout, device)
