@@ -184,57 +184,65 @@ def test_training_the_net_changes_the_vector_and_vice_versa() -> None:
     net(torch.rand(2, 3, 6, 6)).square().sum().backward()
     optimizer.step()
     assert not torch.equal(weights.vector, before)
-    torch.testing.assert_close(weights.vector, before - 0.1 * weights.gradient)
+    for name, parameter in net.named_parameters():
+        assert parameter.grad is not None
+        entry = weights.layout.entries[name]
+        torch.testing.assert_close(entry.view(weights.vector), entry.view(before) - 0.1 * parameter.grad)
     weights.vector.zero_()
     assert all(not bool(parameter.any()) for parameter in net.parameters())
 
 
-def test_gradients_stay_views_of_the_flat_gradient_through_many_passes() -> None:
-    net = make()
-    weights = bound(net)
-    home = weights.gradient.untyped_storage().data_ptr()
-    for _ in range(3):
-        weights.gradient.zero_()
-        net(torch.rand(2, 3, 6, 6)).square().sum().backward()
-        for name, parameter in net.named_parameters():
-            assert parameter.grad is not None
-            assert parameter.grad.untyped_storage().data_ptr() == home
-            assert torch.equal(parameter.grad, weights.layout.entries[name].view(weights.gradient))
-    assert bool(weights.gradient.any())
+def energy(net: nn.Module, x: Tensor) -> Tensor:
+    return net(x).square().sum()
 
 
-def test_the_flat_gradient_is_the_gradient() -> None:
+def test_the_flat_gradient_is_that_of_the_last_pass_and_the_net_keeps_none() -> None:
     net, twin = make(), make()
     weights = bound(net)
-    x = torch.rand(2, 3, 6, 6)
-    net(x).square().sum().backward()
-    twin(x).square().sum().backward()
-    for name, parameter in twin.named_parameters():
-        assert parameter.grad is not None
-        torch.testing.assert_close(weights.layout.entries[name].view(weights.gradient), parameter.grad)
+    for _ in range(3):
+        x = torch.rand(2, 3, 6, 6)
+        weights.backward(energy(net, x), weights.layout.slices(dict(net.named_parameters())))
+        twin.zero_grad()
+        energy(twin, x).backward()
+        for name, parameter in twin.named_parameters():
+            assert parameter.grad is not None
+            torch.testing.assert_close(weights.layout.entries[name].view(weights.gradient), parameter.grad)
+        assert all(parameter.grad is None for parameter in net.parameters())
 
 
 def test_only_the_chosen_parameters_get_a_gradient() -> None:
-    net = make()
+    net, x = make(), torch.rand(2, 3, 6, 6)
     weights = bound(net, regions_of(net).freeze("head"))
-    assert weights.train_only(HEAD) == weights.layout.slices(HEAD)
-    net(torch.rand(2, 3, 6, 6)).square().sum().backward()
+    everything = [slice(0, weights.layout.parameters)]
     (head,) = weights.layout.slices(HEAD)
+    assert weights.train_only(HEAD) == [head]
+    weights.gradient.fill_(1.0)
+    weights.backward(energy(net, x), [head])
+    assert bool(weights.gradient[head].ne(1.0).any()) and bool(weights.gradient[: head.start].eq(1.0).all())
+    weights.backward(energy(net, x), everything)
     assert bool(weights.gradient[head].any()) and not bool(weights.gradient[: head.start].any())
-    weights.gradient.zero_()
     weights.train_only(BODY)
-    net(torch.rand(2, 3, 6, 6)).square().sum().backward()
+    weights.backward(energy(net, x), everything)
     assert not bool(weights.gradient[head].any())
     assert all(bool(weights.gradient[s].any()) for s in weights.layout.slices(BODY))
+
+
+def test_a_tensor_on_which_the_loss_does_not_depend_has_a_gradient_of_zeros() -> None:
+    net = make()
+    weights = bound(net)
+    (head,) = weights.train_only(HEAD)
+    weights.backward(energy(net, torch.rand(2, 3, 6, 6)), [head])
+    (weight,) = weights.layout.slices(["head.weight"])
+    weights.backward(net.head.bias.square().sum(), [head])
+    assert not bool(weights.gradient[weight].any()) and bool(weights.gradient[head].any())
 
 
 def test_a_tensor_that_was_fixed_when_bound_can_be_trained_later() -> None:
     net = make()
     net.head.requires_grad_(False)
     weights = bound(net)
-    assert all(parameter.grad is None for parameter in net.head.parameters())
     (head,) = weights.train_only(HEAD)
-    net(torch.rand(2, 3, 6, 6)).square().sum().backward()
+    weights.backward(energy(net, torch.rand(2, 3, 6, 6)), [head])
     assert bool(weights.gradient[head].any())
 
 

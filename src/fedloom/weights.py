@@ -215,8 +215,8 @@ class Weights:
         self._parameters = dict(net.named_parameters())
         self._counters: list[tuple[Tensor, Tensor]] = []
         self._trained: list[tuple[nn.Parameter, Tensor]] = []  # with the place of its gradient
-        self._slices: list[slice] = []
         self._bind()
+        self._slices = self.train_only([name for name, p in self._parameters.items() if p.requires_grad])
 
     @torch.no_grad()
     def _bind(self) -> None:
@@ -257,9 +257,9 @@ class Weights:
         return self._slices
 
     def backward(self, loss: Tensor, slices: list[slice]) -> None:
-        """Leaves the gradient in these slices of the flat vector: zeros where nothing is trained.
+        """Writes the gradient into these slices of the flat vector, with zeros where nothing is trained.
 
-        autograd hands over tensors that it made; to copy them is less work than to let it add to zeros.
+        autograd hands over tensors of its own; to copy them is less work than to let it add them to zeros.
         """
         torch.autograd.backward(loss)
         if slices != self._slices:

@@ -1,7 +1,8 @@
 """Training speed: samples per second of several nets, and their share of the matrix-product limit.
 
-The limit is the speed of matrix products in one single-threaded process per worker, all at once. A
-workload's share of it is its floating-point operations (forward and backward, counted by torch) over its seconds.
+The limit is the speed of matrix products in one single-threaded process per worker, all at once, or that of a large 3x3
+convolution: PyTorch has two libraries for them, and some processors are served better by one than by the other. A workload's
+share of the limit is its floating-point operations (forward and backward, counted by torch) over its seconds.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ WORKLOADS = (
     Workload("resnet18", "ResNet18 32x32, 2 clients x 100, batch 50", "resnet18", (32, 32, 3), 2, 2, 100, 50),
 )
 
-SIDE = 1024  # of the matrices whose product is the limit
+SIDE, CHANNELS = 1024, 256  # of the matrices and of the convolution that are the limit
 
 
 def training(workload: Workload) -> Callable[[Effort, Callable[[str], None]], Iterator[Figure]]:
@@ -145,11 +146,22 @@ def limit(workers: int, seconds: float = 1.0) -> float:
 
 
 def _multiply(seconds: float) -> float:
+    """By the faster of PyTorch's libraries."""
     torch.set_num_threads(1)
     a, b = torch.rand(SIDE, SIDE), torch.rand(SIDE, SIDE)
+    layer = torch.nn.Conv2d(CHANNELS, CHANNELS, 3, padding=1, bias=False).to(memory_format=torch.channels_last)
+    images = torch.rand(4, CHANNELS, 16, 16).contiguous(memory_format=torch.channels_last)
     c = a @ b
-    began, done = time.perf_counter(), 0
-    while time.perf_counter() - began < seconds:
-        torch.mm(a, b, out=c)
-        done += 1
-    return 2 * SIDE**3 * done / (time.perf_counter() - began) / 1e9
+    product = _speed(lambda: torch.mm(a, b, out=c), SIDE**3, seconds / 2)
+    return max(product, _speed(lambda: layer(images), images.numel() * CHANNELS * 9, seconds / 2))
+
+
+def _speed(compute: Callable[[], object], products: int, seconds: float) -> float:
+    """GFLOP/s of a computation with this number of multiply-adds."""
+    with torch.no_grad():
+        compute()
+        began, done = time.perf_counter(), 0
+        while time.perf_counter() - began < seconds:
+            compute()
+            done += 1
+    return 2 * products * done / (time.perf_counter() - began) / 1e9

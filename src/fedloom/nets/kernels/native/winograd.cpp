@@ -181,27 +181,30 @@ template <typename T, typename Work> INLINE void each_vector_of(const Group& gro
 }
 
 // The tiles of a group of channels: N x N points of every tile's S x S pixels, the first of which is (above, left) before the tile's own.
-template <typename T, int S, int N, typename Points>
-void to_tiles(Points points, const Maps<T>& maps, const Matrices<T>& tiles, const Grid& grid, const Block& block, const Group& group,
-              int64_t made, int64_t above, int64_t left) {
+// The next row of tiles is fetched from memory meanwhile: a processor does not foresee such short pieces.
+template <typename T, int S, int N, int MADE, typename Points>
+void to_tiles(Points points, const Maps<T>& maps, const Matrices<T>& tiles, const Grid& grid, const Block& block, const Group& group, int64_t above, int64_t left) {
     const std::vector<T> zeros(group.first + group.count);
     const bool pooled = maps.which;
     const int64_t high = pooled ? maps.high / 2 : maps.high, wide = pooled ? maps.wide / 2 : maps.wide;
+    const int64_t next = (pooled ? MADE / 2 : MADE) * wide * maps.channels;
     each_tile(grid, block, [&](int64_t tile, int64_t image, int64_t row, int64_t column) INLINED {
         const T *pixels[S * S], *places[S * S];
         for (int64_t i = 0; i < S; ++i)
             for (int64_t j = 0; j < S; ++j) {
-                const int64_t y = made * row - above + i, x = made * column - left + j, at = i * S + j;
+                const int64_t y = MADE * row - above + i, x = MADE * column - left + j, at = i * S + j;
                 const int64_t v = pooled ? y >> 1 : y, u = pooled ? x >> 1 : x;
                 const bool outside = y < 0 || x < 0 || v >= high || u >= wide;
                 const int64_t from = ((image * high + v) * wide + u) * maps.channels;
                 pixels[at] = outside ? zeros.data() : maps.numbers + from;
                 places[at] = outside || !pooled ? zeros.data() : maps.which + from;
             }
-        const int64_t first = ((made * row - above) & 1) * 2, second = (made * column - left) & 1;
+        const int64_t first = ((MADE * row - above) & 1) * 2, second = (MADE * column - left) & 1;
         each_vector_of<T>(group, [&](int64_t c, int64_t panel, int64_t at, auto whole, int64_t count) INLINED {
             constexpr bool W = decltype(whole)::value;
             Vec<T> values[S * S], made[N * N];
+            UNROLL for (int k = 0; k < S * S; ++k)
+                if (k / S < MADE && k % S < MADE) __builtin_prefetch(pixels[k] + c + next);
             UNROLL for (int k = 0; k < S * S; ++k) values[k] = get<W>(pixels[k] + c, count);
             if (pooled)
                 for (int k = 0; k < S * S; ++k) {
@@ -309,7 +312,7 @@ void convolve(const Maps<T>& maps, const T* weight, const Made<T>& made, int64_t
     std::unique_ptr<T[]> turned(GRADIENT ? nullptr : new T[9 * in * width]);
     each_part(grid, size, out, [&](const Block& block, const Group& group) {
         if (group.first == 0)
-            to_tiles<T, Way::SIDE, N>([](const Vec<T>* x, Vec<T>* y) INLINED { to_points<Way>(x, y); }, maps, inputs, grid, block, Group{0, in}, Way::MADE, above - Way::SKIP, left - Way::SKIP);
+            to_tiles<T, Way::SIDE, N, Way::MADE>([](const Vec<T>* x, Vec<T>* y) INLINED { to_points<Way>(x, y); }, maps, inputs, grid, block, Group{0, in}, above - Way::SKIP, left - Way::SKIP);
         if (GRADIENT && (block.first == 0 || width < out)) {
             to_taps<T, Way, true>(weight, out, group, taps);
         } else if (block.first == 0 || width < out) {
@@ -337,8 +340,8 @@ void weight_gradient(const Maps<T>& maps, const Maps<T>& gradients, T* of_weight
     const Matrices<T> inputs(N * N, size, s.in), outputs(N * N, size, width), taps(K * K, rows, s.in);
     each_part(grid, size, s.out, [&](const Block& block, const Group& group) {
         if (group.first == 0)
-            to_tiles<T, Way::SIDE, N>([](const Vec<T>* x, Vec<T>* y) INLINED { to_points<Way>(x, y); }, maps, inputs, grid, block, Group{0, s.in}, Way::MADE, s.above - Way::SKIP, s.left - Way::SKIP);
-        to_tiles<T, Way::MADE, N>([](const Vec<T>* x, Vec<T>* y) INLINED { made_to_points<Way>(x, y); }, gradients, outputs, grid, block, group, Way::MADE, 0, 0);
+            to_tiles<T, Way::SIDE, N, Way::MADE>([](const Vec<T>* x, Vec<T>* y) INLINED { to_points<Way>(x, y); }, maps, inputs, grid, block, Group{0, s.in}, s.above - Way::SKIP, s.left - Way::SKIP);
+        to_tiles<T, Way::MADE, N, Way::MADE>([](const Vec<T>* x, Vec<T>* y) INLINED { made_to_points<Way>(x, y); }, gradients, outputs, grid, block, group, 0, 0);
         bool begun[K * K] = {};
         for (int d = 0; d < N * N; ++d)
             for (int v = 0; v < N * N; ++v) {
