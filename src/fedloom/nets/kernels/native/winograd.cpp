@@ -280,9 +280,9 @@ void to_taps(const T* kernels, int64_t all, const Group& group, const Matrices<T
 }
 
 constexpr int64_t BYTES = 1 << 19;                // of a block of tiles, before and after the products
-constexpr int64_t LEAST = 48, MOST = 288;         // tiles of a block
+constexpr int64_t LEAST = VECTOR_BYTES == 64 ? 36 : 48, MOST = 288;  // tiles of a block
 constexpr int64_t ONE = 1 << 23, LARGE = 1 << 20;  // bytes of tiles in one block, where transformed kernels have more than this
-constexpr int64_t GROUP = 64;                     // channels whose kernels are then transformed at once
+constexpr int64_t GROUP = VECTOR_BYTES == 64 ? 32 : 64;  // channels whose kernels are then transformed at once
 constexpr int64_t DEEP = 256;                     // channels over which sums are added up before the next tiles
 
 // Tiles of a block, of channels in and out.
