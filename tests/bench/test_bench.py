@@ -71,6 +71,7 @@ def test_figures_are_printed_as_json_with_the_ratio_to_stored_ones(
         ("tiny", {"tiny-eager", "tiny-vmapped"}),
         ("start", {"start", "compare"}),
         ("kinds", {"lstm", "table"}),
+        ("ray", {"ray-mlp", "ray-lenet"}),
     ],
 )
 def test_a_quick_bench_measures_what_its_name_says(only: str, names: set[str]) -> None:

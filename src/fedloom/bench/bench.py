@@ -9,6 +9,7 @@ from fedloom.bench.aggregation import aggregation
 from fedloom.bench.evaluation import evaluation
 from fedloom.bench.figure import Effort, Figure
 from fedloom.bench.kinds import kinds
+from fedloom.bench.ray import ray
 from fedloom.bench.start import start
 from fedloom.bench.tiny import tiny
 from fedloom.bench.training import WORKLOADS, training
@@ -32,6 +33,7 @@ MEASUREMENTS = {
     "evaluation": Measurement("evaluation of LeNet", evaluation),
     "aggregation": Measurement("aggregation of 10 clients x 10 million parameters", aggregation),
     "start": Measurement("start-up, and a comparison of twelve short runs", start),
+    "ray": Measurement("rounds on Ray and on forked workers", ray),
     "tuning": Measurement("trials of `fedloom tune`", tuning),
 }
 

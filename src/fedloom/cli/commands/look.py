@@ -111,7 +111,8 @@ def analyze(
 def bench(
     seconds: Annotated[float | None, Option(help="time for each workload", show_default="20; quick: 1")] = None,
     only: Annotated[
-        str | None, Option(help="a net | kinds | tiny | evaluation | aggregation | start | tuning", show_default=False)
+        str | None,
+        Option(help="a net | kinds | tiny | evaluation | aggregation | start | ray | tuning", show_default=False),
     ] = None,
     precision: Annotated[str, Option(help="fp32 | bf16")] = "fp32",
     quick: Annotated[bool, Option("--quick", help="few and short repetitions")] = False,
