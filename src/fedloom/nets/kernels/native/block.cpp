@@ -45,11 +45,11 @@ void forward(const T* x, const Given<T>& before, const T* weight, const Given<T>
         normalize<T, true>(x + begin * s.image(), part, norm, images * s.high * s.wide, c);
         convolve_images<T>(part, taps, nullptr, to, s, images);
         if (training) add_moments(to, pixels, c, sums + 2 * c, sums + 3 * c);
-        else result.write(to, made + begin * s.made() / c * point.out, pixels);
+        else result.write(y, made, begin * s.made() / c, pixels);
     }
     if (!training) return;
     finish_moments(sums + 2 * c, sums + 3 * c, rows_made, c, momentum[1], eps[1], after.running_mean, after.running_var, second);
-    const auto write = [&](int64_t begin, int64_t count) { result.write(y + begin * c, made + begin * point.out, count); };
+    const auto write = [&](int64_t begin, int64_t count) { result.write(y, made, begin, count); };
     if (point.weight) backwards_by(ROWS, rows_made, write);
     else backwards(rows_made, c, write);
 }

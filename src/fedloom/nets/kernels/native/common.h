@@ -90,11 +90,15 @@ template <typename T> struct InRows {
     template <bool W> INLINE void set(int64_t row, int64_t c, int64_t k, Vec<T> value, int64_t count) const { put<W>(at(row, c, k), value, count); }
 };
 
-// Adds lanes to totals in double precision.
+// Adds lanes to totals in double precision, half a vector at a time.
 template <typename T> INLINE void add_lanes(double* totals, Vec<T> value, int64_t count = LANES<T>) {
+    typedef T Half __attribute__((vector_size(LANES<double> * sizeof(T)), may_alias));
     alignas(VECTOR_BYTES) T lanes[LANES<T>];
     store(lanes, value);
-    for (int64_t lane = 0; lane < count; ++lane) totals[lane] += (double)lanes[lane];
+    int64_t lane = 0;
+    for (; count - lane >= LANES<double>; lane += LANES<double>)
+        store(totals + lane, load(totals + lane) + __builtin_convertvector(*(const Half*)(lanes + lane), Vec<double>));
+    for (; lane < count; ++lane) totals[lane] += (double)lanes[lane];
 }
 
 // Hands out pieces of one block of memory, each at the beginning of a cache line.

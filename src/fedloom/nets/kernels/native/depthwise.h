@@ -13,34 +13,53 @@ constexpr int64_t PIXELS = 32;   // at least, of the images that are computed to
 
 struct Shape {
     int64_t batch, channels, high, wide, made_high, made_wide, stride;
-    int64_t image() const { return high * wide * channels; }
+    int64_t row() const { return wide * channels; }
+    int64_t image() const { return high * row(); }
     int64_t made() const { return made_high * made_wide * channels; }
     int64_t group() const { return std::max<int64_t>(PIXELS / (made_high * made_wide), 1); }  // images
 };
 
-// Sum over the taps of rows LO .. HI and columns FROM .. TO around a pixel.
-template <typename T, bool W, int LO, int HI, int FROM, int TO>
-INLINE Vec<T> taps(const T* x, int64_t row, int64_t column, const Vec<T>* weight, int64_t count) {
-    Vec<T> sum = {};
-    UNROLL for (int i = LO; i < HI; ++i)
-        UNROLL for (int j = FROM; j < TO; ++j) sum += get<W>(x + (i - 1) * row + (j - 1) * column, count) * weight[3 * i + j];
-    return sum;
-}
+// A column of x in the rows LO .. HI around a row of the result: what it adds to one pixel, under column TAP of the weights.
+template <typename T, bool W, int LO, int HI> struct Column {
+    Vec<T> numbers[3];
+    INLINE Column(const T* x, int64_t row, int64_t count) {
+        UNROLL for (int i = LO; i < HI; ++i) numbers[i] = get<W>(x + (i - 1) * row, count);
+    }
+    template <int TAP> INLINE Vec<T> under(Vec<T> sum, const Vec<T>* weight) const {
+        UNROLL for (int i = LO; i < HI; ++i) sum += numbers[i] * weight[3 * i + TAP];
+        return sum;
+    }
+    template <int TAP> INLINE void pair(Vec<T> g, Vec<T>* sums) const {
+        UNROLL for (int i = LO; i < HI; ++i) sums[3 * i + TAP] += numbers[i] * g;
+    }
+};
 
+// Every column of x is read once; it is under the weights of up to three pixels of a row.
 template <typename T, bool W, int LO, int HI>
 INLINE void forward_row(const T* x, T* y, const Vec<T>* weight, Vec<T> bias, Shape s, int64_t count) {
-    const int64_t c = s.channels, row = s.wide * c, step = s.stride * c, last = s.made_wide - 1;
-    const bool cut = last * s.stride + 1 >= s.wide;  // the last pixel has no right neighbor
-    if (last == 0) {
-        put<W>(y, bias + (cut ? taps<T, W, LO, HI, 1, 2>(x, row, c, weight, count)
-                              : taps<T, W, LO, HI, 1, 3>(x, row, c, weight, count)), count);
+    const int64_t c = s.channels, row = s.row();
+    const auto column = [&](int64_t at) INLINED { return Column<T, W, LO, HI>(x + at * c, row, count); };
+    Vec<T> sum = bias;
+    if (s.stride == 2) {
+        for (int64_t at = 0; at < s.made_wide; ++at) {
+            sum = column(2 * at).template under<1>(sum, weight);
+            if (2 * at + 1 == s.wide) return put<W>(y + at * c, sum, count);
+            const auto shared = column(2 * at + 1);
+            put<W>(y + at * c, shared.template under<2>(sum, weight), count);
+            sum = shared.template under<0>(bias, weight);
+        }
         return;
     }
-    put<W>(y, bias + taps<T, W, LO, HI, 1, 3>(x, row, c, weight, count), count);
-    for (int64_t at = 1; at < last; ++at)
-        put<W>(y + at * c, bias + taps<T, W, LO, HI, 0, 3>(x + at * step, row, c, weight, count), count);
-    put<W>(y + last * c, bias + (cut ? taps<T, W, LO, HI, 0, 2>(x + last * step, row, c, weight, count)
-                                     : taps<T, W, LO, HI, 0, 3>(x + last * step, row, c, weight, count)), count);
+    const auto first = column(0);
+    sum = first.template under<1>(sum, weight);
+    Vec<T> next = first.template under<0>(bias, weight);
+    for (int64_t at = 1; at < s.wide; ++at) {
+        const auto shared = column(at);
+        put<W>(y + (at - 1) * c, shared.template under<2>(sum, weight), count);
+        sum = shared.template under<1>(next, weight);
+        next = shared.template under<0>(bias, weight);
+    }
+    put<W>(y + (s.wide - 1) * c, sum, count);
 }
 
 // Calls work(Number<first row of taps>, Number<last + 1>) for the output row `at`.
@@ -101,27 +120,33 @@ INLINE void backward_image(const T* g, T* of_x, const Vec<T>* weight, Shape s, i
     }
 }
 
-template <typename T, bool W, int LO, int HI, int FROM, int TO>
-INLINE void pair(const T* x, Vec<T> g, int64_t row, int64_t column, Vec<T>* sums, int64_t count) {
-    UNROLL for (int i = LO; i < HI; ++i)
-        UNROLL for (int j = FROM; j < TO; ++j) sums[3 * i + j] += get<W>(x + (i - 1) * row + (j - 1) * column, count) * g;
-}
-
 template <typename T, bool W, int LO, int HI>
 INLINE void weight_row(const T* x, const T* g, Vec<T>* sums, Shape s, int64_t count) {
-    const int64_t c = s.channels, row = s.wide * c, step = s.stride * c, last = s.made_wide - 1;
-    const bool cut = last * s.stride + 1 >= s.wide;
-    const Vec<T> end = get<W>(g + last * c, count);
-    if (last == 0) {
-        if (cut) pair<T, W, LO, HI, 1, 2>(x, end, row, c, sums, count);
-        else pair<T, W, LO, HI, 1, 3>(x, end, row, c, sums, count);
+    const int64_t c = s.channels, row = s.row();
+    const auto column = [&](int64_t at) INLINED { return Column<T, W, LO, HI>(x + at * c, row, count); };
+    Vec<T> here = get<W>(g, count);
+    if (s.stride == 2) {
+        for (int64_t at = 0; at < s.made_wide; ++at) {
+            column(2 * at).template pair<1>(here, sums);
+            if (2 * at + 1 == s.wide) return;
+            const auto shared = column(2 * at + 1);
+            shared.template pair<2>(here, sums);
+            if (at + 1 == s.made_wide) return;
+            here = get<W>(g + (at + 1) * c, count);
+            shared.template pair<0>(here, sums);
+        }
         return;
     }
-    pair<T, W, LO, HI, 1, 3>(x, get<W>(g, count), row, c, sums, count);
-    for (int64_t at = 1; at < last; ++at)
-        pair<T, W, LO, HI, 0, 3>(x + at * step, get<W>(g + at * c, count), row, c, sums, count);
-    if (cut) pair<T, W, LO, HI, 0, 2>(x + last * step, end, row, c, sums, count);
-    else pair<T, W, LO, HI, 0, 3>(x + last * step, end, row, c, sums, count);
+    Vec<T> before = {};
+    for (int64_t at = 0; at < s.wide; ++at) {
+        const auto shared = column(at);
+        shared.template pair<1>(here, sums);
+        if (at > 0) shared.template pair<2>(before, sums);
+        before = here;
+        if (at + 1 == s.wide) return;
+        here = get<W>(g + (at + 1) * c, count);
+        shared.template pair<0>(here, sums);
+    }
 }
 
 // Weights are stored channel by channel, (channels, 9).

@@ -131,7 +131,8 @@ template <typename T, bool RELU> INLINE Vec<T> passed(Vec<T> g, Vec<T> apart, Ve
 template <typename T, bool RELU>
 void add_gradients(const T* x, const T* g, const Norm<T>& norm, int64_t rows, int64_t channels, double* totals,
                    double* products) {
-    each_block<T>(channels, [&](int64_t first, auto vectors, auto whole, int64_t count) INLINED {
+    // five vectors of a block stay in registers
+    each_block_of<T, 4, 2, 1>(channels, [&](int64_t first, auto vectors, auto whole, int64_t count) INLINED {
         constexpr int64_t K = decltype(vectors)::value, L = LANES<T>;
         constexpr bool W = decltype(whole)::value;
         const NormBlock<T, K, W> n(norm, first, count);

@@ -25,13 +25,38 @@ template <typename T, int64_t V> struct Panels {
     T* numbers;
 };
 
+// Memory that is needed soon: fetched into the second cache while a core multiplies, some lines at a time.
+class Ahead {
+    static constexpr int64_t LINE = 64;
+    struct Part {
+        const char *at, *end;
+        int64_t lines;
+    } parts[4];
+    int64_t count = 0;
+
+  public:
+    // To be fetched by so many calls.
+    void add(const void* first, int64_t bytes, int64_t calls) {
+        if (bytes > 0) parts[count++] = {(const char*)first, (const char*)first + bytes, (bytes / LINE + calls - 1) / calls};
+    }
+    INLINE void fetch() {
+        for (Part* part = parts; part < parts + count; ++part) {
+            const char* end = std::min(part->end, part->at + part->lines * LINE);
+            for (; part->at < end; part->at += LINE) __builtin_prefetch(part->at, 0, 2);
+        }
+    }
+};
+
 // A panel of C = A B, or of C += A B. Steps over the depth are made in stretches of `length`, between which A jumps; the sums of
 // `run` stretches are added up, so that errors do not grow with the depth. `apart`: from a row of A to the next, or where A is turned,
-// from a column to the next. `down`: from a row of C to the next.
+// from a column to the next. `down`: from a row of C to the next. `lost`: from numbers of C to what rounding took from them, which is added
+// with the next stretches; none if it is zero.
 template <typename T> struct Steps {
     int64_t depth, length, jump, run;
     bool add;
     int64_t apart, down;
+    Ahead* ahead = nullptr;
+    int64_t lost = 0;
 };
 
 // R rows and K vectors of columns. TURNED: A is stored with its columns as rows.
@@ -54,11 +79,16 @@ template <typename T, int64_t V, bool TURNED, int64_t R, int64_t K> void multipl
             }
             a += steps.jump;
             done += length;
+            if (steps.ahead) steps.ahead->fetch();
         }
         UNROLL for (int64_t r = 0; r < R; ++r)
             UNROLL for (int64_t k = 0; k < K; ++k) {
                 T* to = c + r * steps.down + k * L;
-                store(to, add ? load(to) + sums[r][k] : sums[r][k]);
+                const Vec<T> before = add ? load(to) : Vec<T>{};
+                const Vec<T> more = add && steps.lost ? sums[r][k] + load(to + steps.lost) : sums[r][k];
+                const Vec<T> sum = before + more;
+                store(to, sum);
+                if (steps.lost) store(to + steps.lost, more - (sum - before));
             }
         add = true;
     }

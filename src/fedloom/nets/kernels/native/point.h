@@ -16,6 +16,12 @@ template <typename T> struct Point {
     int64_t in, out;
 };
 
+// Rows of maps before `row`.
+template <typename T> void add_rows_before(Ahead& ahead, const T* maps, int64_t row, int64_t channels, int64_t calls) {
+    const int64_t count = std::min(row, ROWS);
+    if (maps) ahead.add(maps + (row - count) * channels, count * channels * sizeof(T), calls);
+}
+
 // From rows of y to z, or to what the 1x1 convolution makes of z. `moments`: where sums of that and of its squares are added up.
 template <typename T> struct Result {
     Result(const Norm<T>& norm, const Point<T>& point, double* moments)
@@ -23,13 +29,19 @@ template <typename T> struct Result {
           z(some_rows<T>(point.weight ? point.in : 0)), panel(some_rows<T>(1)) {
         if (point.weight) turn_to_panels<T>(point.weight, point.in, InPanels<T>(weight), point.out, point.in);
     }
-    void write(const T* y, T* to, int64_t rows) {
-        if (!point.weight) return normalize<T, true>(y, to, norm, rows, point.in);
-        for (int64_t row = 0; row < rows; row += ROWS) {
-            const int64_t count = std::min(ROWS, rows - row);
+    // Some rows from `first` on.
+    void write(const T* y, T* made, int64_t first, int64_t rows) {
+        if (!point.weight) return normalize<T, true>(y + first * point.in, made + first * point.in, norm, rows, point.in);
+        for (int64_t row = first; row < first + rows; row += ROWS) {
+            const int64_t count = std::min(ROWS, first + rows - row);
+            T* to = made + row * point.out;
+            Ahead ahead;
+            const int64_t calls = fetches<T>(count, point.in, point.out);
+            add_rows_before(ahead, y, row, point.in, calls);
+            add_rows_before(ahead, made, row, point.out, calls);
             normalize<T, true>(y + row * point.in, InPanels<T>(z), norm, count, point.in);
-            multiply(rows_of(z), weight, 0, to + row * point.out, count, point.in, point.out, false, panel);
-            if (moments) add_moments(to + row * point.out, count, point.out, moments, moments + point.out);
+            multiply(rows_of(z), weight, 0, to, count, point.in, point.out, false, panel, &ahead);
+            if (moments) add_moments(to, count, point.out, moments, moments + point.out);
         }
     }
     const Norm<T>& norm;
@@ -65,10 +77,16 @@ void point_backward(const T* y, const Gradient<T>& gradient, const Norm<T>& norm
     to_panels<T>(point.weight, in, InPanels<T>(weight), out, in);
     int64_t added = 0;
     backwards_by(ROWS, rows, [&](int64_t row, int64_t count) {
+        Ahead ahead;
+        const int64_t calls = fetches<T>(count, in, out);
+        add_rows_before<T>(ahead, of_z, row, in, calls);
+        add_rows_before(ahead, y, row, in, calls);
+        add_rows_before(ahead, gradient.g, row, out, calls);
+        add_rows_before(ahead, gradient.x, row, out, calls);
         const Rows<T> gradients = gradient.rows(row, count);
         normalize<T, true>(y + row * in, InPanels<T>(z), norm, count, in);
-        multiply_turned(gradients, z, part, 0, count, out, in, added > 0);
-        multiply(gradients, weight, 0, of_z + row * in, count, out, in, false, panel);
+        multiply_turned(gradients, z, part, 0, count, out, in, added > 0, &ahead);
+        multiply(gradients, weight, 0, of_z + row * in, count, out, in, false, panel, &ahead);
         add_gradients<T, true>(y + row * in, of_z + row * in, norm, count, in, sums, sums + in);
         if ((added += count) < ADDED && row > 0) return;
         from_panels<T>(InPanels<T>(part), of_weight, in, out, in);

@@ -3,6 +3,7 @@
 
 #include "norm.h"
 #include "panels.h"
+#include "turn.h"
 
 namespace {
 
@@ -10,7 +11,7 @@ constexpr int64_t ROWS = 96;   // a multiple of the rows that panels.h computes 
 constexpr int64_t DEEP = 192;  // rows of a panel that the nearest cache holds
 constexpr int64_t WIDE = 256;  // channels beyond which rows lie too far apart to be read side by side
 constexpr int64_t RUNS = 8;    // stretches of a panel's width over which a product is added up
-constexpr int64_t SUMMED = ROWS / 2;  // rows over which a product is added up, where sums are over rows
+constexpr int64_t SUMMED = 32;  // rows over which a product is added up, where sums are over rows
 
 constexpr int64_t VECTORS = VECTOR_BYTES == 64 ? 2 : 3;  // of a panel
 
@@ -56,10 +57,7 @@ template <typename T> void from_panels(InPanels<T> from, T* to, int64_t apart, i
 
 // weight: (out, in), rows that are `apart`; its outputs become columns, in panels.
 template <typename T> void turn_to_panels(const T* weight, int64_t apart, InPanels<T> to, int64_t out, int64_t in) {
-    constexpr int64_t SOME = 64;  // rows of a panel that stay in the nearest cache
-    for (int64_t first = 0; first < in; first += SOME)
-        for (int64_t o = 0; o < out; ++o)
-            for (int64_t i = first; i < std::min(first + SOME, in); ++i) *to.at(i, o, 0) = weight[o * apart + i];
+    for (int64_t o = 0; o < out; o += P<T>) turn_matrix(weight + o * apart, apart, to.at(0, o, 0), P<T>, std::min(P<T>, out - o), in);
 }
 
 // Some rows of maps, or of their gradients: in panels, or one after the other.
@@ -76,10 +74,16 @@ template <typename T> Rows<T> rows_of(const T* from, const Matrix<T>& panels, in
     return rows_of(panels);
 }
 
+// About how often such a product fetches what is ahead.
+template <typename T> int64_t fetches(int64_t rows, int64_t depth, int64_t columns) {
+    return Matrix<T>::needed(columns) * std::max<int64_t>(rows / (24 / VECTORS), 1) * std::max<int64_t>(depth / P<T>, 1);
+}
+
 // C = A B, or with `add` C += A B: (rows, depth) times (depth, columns), where B is one of several matrices; rows of C are one after
 // the other. `panel`: room for a panel of C whose last vector is cut.
 template <typename T>
-void multiply(const Rows<T>& a, const Matrix<T>& b, int64_t matrix, T* c, int64_t rows, int64_t depth, int64_t columns, bool add, const Matrix<T>& panel) {
+void multiply(const Rows<T>& a, const Matrix<T>& b, int64_t matrix, T* c, int64_t rows, int64_t depth, int64_t columns, bool add, const Matrix<T>& panel,
+              Ahead* ahead = nullptr) {
     for (int64_t at = 0; at < columns; at += P<T>) {
         const int64_t count = std::min(P<T>, columns - at);
         const bool cut = count % LANES<T>;
@@ -87,15 +91,16 @@ void multiply(const Rows<T>& a, const Matrix<T>& b, int64_t matrix, T* c, int64_
         for (int64_t done = 0; done < depth; done += DEEP)
             multiply_panel<T, VECTORS, false>(
                 a.first + done / P<T> * a.jump, b.at(matrix, at / P<T>, done), cut ? panel.at(0, 0) : c + at, rows, count,
-                {std::min(DEEP, depth - done), P<T>, a.jump, RUNS, add || done > 0, a.apart, cut ? P<T> : columns});
+                {std::min(DEEP, depth - done), P<T>, a.jump, RUNS, add || done > 0, a.apart, cut ? P<T> : columns, ahead});
         if (cut) from_panels<T>(InPanels<T>(panel), c + at, columns, rows, count);
     }
 }
 
 // Adds the sums over some rows of g' u, (out, in), to one of the matrices in `part`, or with `add` false begins them there.
 template <typename T>
-void multiply_turned(const Rows<T>& g, const Matrix<T>& u, const Matrix<T>& part, int64_t matrix, int64_t rows, int64_t out, int64_t in, bool add) {
-    const Steps<T> steps{rows, SUMMED, SUMMED * g.apart, 1, add, g.apart, P<T>};
+void multiply_turned(const Rows<T>& g, const Matrix<T>& u, const Matrix<T>& part, int64_t matrix, int64_t rows, int64_t out, int64_t in, bool add,
+                     Ahead* ahead = nullptr) {
+    const Steps<T> steps{rows, SUMMED, SUMMED * g.apart, 1, add, g.apart, P<T>, ahead};
     for (int64_t i = 0; i < in; i += P<T>)
         for (int64_t o = 0; o < out; o += P<T>)
             multiply_panel<T, VECTORS, true>(g.first + o / P<T> * g.jump, u.at(0, i / P<T>), part.at(matrix, i / P<T>, o), std::min(P<T>, out - o), in - i, steps);
