@@ -178,6 +178,7 @@ def test_what_is_not_a_number_is_not_lost_in_pooling() -> None:
 
 SINGLE = [(10, 32, 64, 3, 14, 1), (10, 64, 128, 3, 7, 1), (50, 64, 64, 3, 8, 1), (10, 1, 32, 3, 28, 1)]
 SINGLE += [(13, 256, 128, 3, 16, 1), (50, 64, 64, 3, 32, 1), (50, 256, 256, 3, 4, 1), (50, 256, 256, 3, 2, 1)]
+SINGLE += [(20, 512, 512, 3, 4, 1), (50, 128, 128, 3, 16, 1), (25, 64, 64, 3, 32, 1)]
 STRIDED = [(50, 64, 128, 3, 32, 2), (50, 256, 512, 3, 8, 2), (50, 64, 128, 1, 32, 2), (50, 512, 512, 1, 4, 1)]
 
 
@@ -202,7 +203,7 @@ def test_single_precision_is_as_exact_as_torch_s(shape: tuple[int, int, int, int
     kernel = stem if inputs < 5 else winograd if side == 3 else spectral
     case = (batch, (inputs, out, side), None, (size, size))
     for ours, theirs in errors(kernel, case, Geometry((1, 1), (padding, padding))):
-        assert ours < 1.2 * theirs
+        assert ours < 1.05 * theirs
 
 
 @pytest.mark.parametrize("shape", STRIDED)
@@ -210,7 +211,7 @@ def test_single_precision_of_strided_convolutions_is_as_exact_as_torch_s(shape: 
     batch, inputs, out, side, size, stride = shape
     geometry = Geometry((stride, stride), (side // 2, side // 2))
     for ours, theirs in errors(im2col, (batch, (inputs, out, side), None, (size, size)), geometry):
-        assert ours < 1.2 * theirs
+        assert ours < 1.05 * theirs
 
 
 def test_shapes_alone_choose() -> None:
@@ -240,7 +241,8 @@ def test_large_tiles_are_used_where_they_are_as_exact_as_torch() -> None:
     assert ways(50, 128, 128, 16) == (two, four, four)
     assert ways(50, 256, 256, 8) == (four, four, four)
     assert ways(50, 512, 512, 4) == (four, four, two)  # few pixels
-    assert ways(50, 128, 128, 16, instructions="AVX512") == (two, four, two)
+    assert ways(50, 128, 128, 16, instructions="AVX512") == (two, two, two)
+    assert ways(50, 256, 256, 16, instructions="AVX512") == (four, four, two)
     assert ways(50, 512, 512, 2) == (whole, whole, whole)
     assert ways(50, 512, 512, 6) == (two, two, two)  # as many multiplications
 

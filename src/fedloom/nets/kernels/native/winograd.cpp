@@ -329,6 +329,12 @@ void convolve(const Maps<T>& maps, const T* weight, const Made<T>& made, int64_t
     });
 }
 
+constexpr int64_t FEW = 1024;  // tiles
+// Whether torch adds up such gradients in so short runs that what rounding takes from sums must be kept for errors no larger than its own.
+template <typename Way> bool keeps_losses(const Grid& grid) {
+    return VECTOR_BYTES == 64 && (Way::POINTS > 4 || (Way::POINTS == 4 && grid.tiles <= FEW));
+}
+
 // The weight's gradient. Tiles are added up in runs, as many runs as there are tiles in one, or so: errors then grow with the fourth
 // root of their number.
 template <typename T, typename Way>
@@ -336,8 +342,10 @@ void weight_gradient(const Maps<T>& maps, const Maps<T>& gradients, T* of_weight
     constexpr int N = Way::POINTS, K = Way::TAPS;
     const Grid grid(s.images, s.made_high, s.made_wide, Way::MADE);
     const int64_t size = block_size<T, Way>(grid, s.in, s.out), width = size == grid.tiles ? std::min(GROUP, s.out) : s.out;
-    const int64_t run = std::max<int64_t>(12, std::sqrt((double)grid.tiles)), rows = Matrices<T>::needed(width) * P<T>;
-    const Matrices<T> inputs(N * N, size, s.in), outputs(N * N, size, width), taps(K * K, rows, s.in);
+    const bool keep = keeps_losses<Way>(grid);
+    const int64_t run = std::max<int64_t>(keep ? 8 : 12, std::sqrt((double)grid.tiles)), rows = Matrices<T>::needed(width) * P<T>;
+    const Matrices<T> inputs(N * N, size, s.in), outputs(N * N, size, width), taps((keep ? 2 : 1) * K * K, rows, s.in);
+    const int64_t lost = keep ? K * K * taps.apart : 0;
     each_part(grid, size, s.out, [&](const Block& block, const Group& group) {
         if (group.first == 0)
             to_tiles<T, Way::SIDE, N, Way::MADE>([](const Vec<T>* x, Vec<T>* y) INLINED { to_points<Way>(x, y); }, maps, inputs, grid, block, Group{0, s.in}, s.above - Way::SKIP, s.left - Way::SKIP);
@@ -347,7 +355,7 @@ void weight_gradient(const Maps<T>& maps, const Maps<T>& gradients, T* of_weight
             for (int v = 0; v < N * N; ++v) {
                 const int tap = Way::tap(d, v);
                 if (tap < 0) continue;
-                const Steps<T> steps{block.count, run, run * P<T>, 1, block.first > 0 || begun[tap], P<T>, P<T>};
+                const Steps<T> steps{block.count, run, run * P<T>, 1, block.first > 0 || begun[tap], P<T>, P<T>, nullptr, lost};
                 begun[tap] = true;
                 for (int64_t row = 0; row < Matrices<T>::needed(group.count); ++row)
                     for (int64_t panel = 0; panel < taps.panels; ++panel)

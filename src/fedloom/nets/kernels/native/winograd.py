@@ -5,7 +5,7 @@
     2x2 maps       four take 9 instead of 36, in a border of one pixel
 
 Errors of torch's direct sum grow with its length, those of F(4x4, 3x3) hardly do: it is used from as many channels, or for
-the weight's gradient pixels, on as make its errors about torch's. With AVX-512, torch adds up the weight's gradient in shorter
+the weight's gradient pixels, on as make its errors no larger than torch's. With AVX-512, torch adds up gradients in shorter
 runs.
 
 Lavin and Gray, "Fast algorithms for convolutional neural networks", CVPR 2016.
@@ -27,11 +27,11 @@ from fedloom.nets.kernels.native.convolution import Geometry, Gradients, Pair, R
 from fedloom.nets.kernels.native.library import Numbers, run
 
 TWO, FOUR, WHOLE = range(3)  # as in winograd.cpp
-FORWARD, INPUT = 256, 128  # channels from which on F(4x4, 3x3) is about as exact as torch
-WEIGHT = {"AVX512": 51200}  # pixels; with other instructions:
-WEIGHT_ELSEWHERE = 3200
+# channels, channels and pixels from which on F(4x4, 3x3) is as exact as torch, with AVX-512 and with other instructions
+LEAST = {"AVX512": (256, 256, 25600)}
+LEAST_ELSEWHERE = (256, 128, 3200)
 # of 2x2 pixels, or of 2x2 maps; with fewer, the weight's gradient is less exact than torch's, or slow
-TILES, IMAGES = 64, 16
+TILES, IMAGES = 80, 16
 
 
 def pays(images: tuple[int, ...], padding: Pair) -> bool:
@@ -72,8 +72,9 @@ def ways(images: tuple[int, ...], out: int, padding: Pair, instructions: str) ->
     def way(size: Pair, exact: bool) -> int:
         return FOUR if exact and 36 * _tiles(size, 4) < 16 * _tiles(size, 2) else TWO
 
-    enough = batch * made[0] * made[1] >= WEIGHT.get(instructions, WEIGHT_ELSEWHERE)
-    return way(made, inputs >= FORWARD), way((high, wide), out >= INPUT), way(made, enough)
+    forward, input, weight = LEAST.get(instructions, LEAST_ELSEWHERE)
+    pixels = batch * made[0] * made[1]
+    return way(made, inputs >= forward), way((high, wide), out >= input), way(made, pixels >= weight)
 
 
 def _is_whole(size: Pair, padding: Pair) -> bool:
