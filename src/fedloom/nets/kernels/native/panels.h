@@ -3,6 +3,7 @@
 // Everything that a product reads or writes is then a stream of whole cache lines, in whichever way a matrix is used.
 #pragma once
 
+#include "ahead.h"
 #include "common.h"
 
 #include <memory>
@@ -23,28 +24,6 @@ template <typename T, int64_t V> struct Panels {
     int64_t rows, panels, apart;
     std::unique_ptr<T[]> own;
     T* numbers;
-};
-
-// Memory that is needed soon: fetched into the second cache while a core multiplies, some lines at a time.
-class Ahead {
-    static constexpr int64_t LINE = 64;
-    struct Part {
-        const char *at, *end;
-        int64_t lines;
-    } parts[4];
-    int64_t count = 0;
-
-  public:
-    // To be fetched by so many calls.
-    void add(const void* first, int64_t bytes, int64_t calls) {
-        if (bytes > 0) parts[count++] = {(const char*)first, (const char*)first + bytes, (bytes / LINE + calls - 1) / calls};
-    }
-    INLINE void fetch() {
-        for (Part* part = parts; part < parts + count; ++part) {
-            const char* end = std::min(part->end, part->at + part->lines * LINE);
-            for (; part->at < end; part->at += LINE) __builtin_prefetch(part->at, 0, 2);
-        }
-    }
 };
 
 // A panel of C = A B, or of C += A B. Steps over the depth are made in stretches of `length`, between which A jumps; the sums of
@@ -81,15 +60,20 @@ template <typename T, int64_t V, bool TURNED, int64_t R, int64_t K> void multipl
             done += length;
             if (steps.ahead) steps.ahead->fetch();
         }
-        UNROLL for (int64_t r = 0; r < R; ++r)
-            UNROLL for (int64_t k = 0; k < K; ++k) {
-                T* to = c + r * steps.down + k * L;
-                const Vec<T> before = add ? load(to) : Vec<T>{};
-                const Vec<T> more = add && steps.lost ? sums[r][k] + load(to + steps.lost) : sums[r][k];
-                const Vec<T> sum = before + more;
-                store(to, sum);
-                if (steps.lost) store(to + steps.lost, more - (sum - before));
-            }
+        const int64_t down = steps.down, lost = steps.lost;  // read here: what is not known before does not take registers meanwhile
+        const auto each = [&](auto work) INLINED {
+            T* to = c;
+            UNROLL for (int64_t r = 0; r < R; ++r, to += down)
+                UNROLL for (int64_t k = 0; k < K; ++k) work(to + k * L, sums[r][k]);
+        };
+        if (lost)
+            each([&](T* to, Vec<T> sum) INLINED {
+                const Vec<T> before = add ? load(to) : Vec<T>{}, more = add ? sum + load(to + lost) : sum, after = before + more;
+                store(to, after);
+                store(to + lost, more - (after - before));
+            });
+        else if (add) each([](T* to, Vec<T> sum) INLINED { store(to, load(to) + sum); });
+        else each([](T* to, Vec<T> sum) INLINED { store(to, sum); });
         add = true;
     }
 }

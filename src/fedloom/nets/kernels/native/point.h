@@ -17,9 +17,9 @@ template <typename T> struct Point {
 };
 
 // Rows of maps before `row`.
-template <typename T> void add_rows_before(Ahead& ahead, const T* maps, int64_t row, int64_t channels, int64_t calls) {
+template <typename T> void add_rows_before(Ahead& ahead, const T* maps, int64_t row, int64_t channels) {
     const int64_t count = std::min(row, ROWS);
-    if (maps) ahead.add(maps + (row - count) * channels, count * channels * sizeof(T), calls);
+    if (maps) ahead.add(maps + (row - count) * channels, count * channels * sizeof(T));
 }
 
 // From rows of y to z, or to what the 1x1 convolution makes of z. `moments`: where sums of that and of its squares are added up.
@@ -35,10 +35,9 @@ template <typename T> struct Result {
         for (int64_t row = first; row < first + rows; row += ROWS) {
             const int64_t count = std::min(ROWS, first + rows - row);
             T* to = made + row * point.out;
-            Ahead ahead;
-            const int64_t calls = fetches<T>(count, point.in, point.out);
-            add_rows_before(ahead, y, row, point.in, calls);
-            add_rows_before(ahead, made, row, point.out, calls);
+            Ahead ahead(fetches<T>(count, point.in, point.out));
+            add_rows_before(ahead, y, row, point.in);
+            add_rows_before(ahead, made, row, point.out);
             normalize<T, true>(y + row * point.in, InPanels<T>(z), norm, count, point.in);
             multiply(rows_of(z), weight, 0, to, count, point.in, point.out, false, panel, &ahead);
             if (moments) add_moments(to, count, point.out, moments, moments + point.out);
@@ -77,12 +76,11 @@ void point_backward(const T* y, const Gradient<T>& gradient, const Norm<T>& norm
     to_panels<T>(point.weight, in, InPanels<T>(weight), out, in);
     int64_t added = 0;
     backwards_by(ROWS, rows, [&](int64_t row, int64_t count) {
-        Ahead ahead;
-        const int64_t calls = fetches<T>(count, in, out);
-        add_rows_before<T>(ahead, of_z, row, in, calls);
-        add_rows_before(ahead, y, row, in, calls);
-        add_rows_before(ahead, gradient.g, row, out, calls);
-        add_rows_before(ahead, gradient.x, row, out, calls);
+        Ahead ahead(2 * fetches<T>(count, in, out));
+        add_rows_before<T>(ahead, of_z, row, in);
+        add_rows_before(ahead, y, row, in);
+        add_rows_before(ahead, gradient.g, row, out);
+        add_rows_before(ahead, gradient.x, row, out);
         const Rows<T> gradients = gradient.rows(row, count);
         normalize<T, true>(y + row * in, InPanels<T>(z), norm, count, in);
         multiply_turned(gradients, z, part, 0, count, out, in, added > 0, &ahead);
