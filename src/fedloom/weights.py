@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from fedloom.errors import FedloomError
+from fedloom.nets.kernels.native.gradients import gradients_in
 
 Status = Literal["shared", "personal", "frozen"]
 REGIONS = ("body", "norm", "adapter", "head")
@@ -109,8 +110,11 @@ class TensorSlot:
     size: int
     channels_last: bool
 
+    def numbers(self, storage: Tensor) -> Tensor:
+        return storage.narrow(0, self.offset, self.size)
+
     def view(self, storage: Tensor) -> Tensor:
-        return self.shaped(storage.narrow(0, self.offset, self.size))
+        return self.shaped(self.numbers(storage))
 
     def shaped(self, flat: Tensor) -> Tensor:
         if self.channels_last:
@@ -215,6 +219,7 @@ class Weights:
         self._parameters = dict(net.named_parameters())
         self._counters: list[tuple[Tensor, Tensor]] = []
         self._trained: list[tuple[nn.Parameter, Tensor]] = []  # with the place of its gradient
+        self._places: dict[int, Tensor] = {}  # the same, by addresses
         self._bind()
         self._slices = self.train_only([name for name, p in self._parameters.items() if p.requires_grad])
 
@@ -248,31 +253,35 @@ class Weights:
     def train_only(self, names: Iterable[str]) -> list[slice]:
         """Require gradients of these parameters only; returns their slices of the vector."""
         wanted = set(names)
-        self._trained = []
+        self._trained, self._places = [], {}
         for name, parameter in self._parameters.items():
             parameter.requires_grad_(name in wanted)
             if name in wanted:
-                self._trained.append((parameter, self.layout.entries[name].view(self.gradient)))
+                entry = self.layout.entries[name]
+                self._trained.append((parameter, entry.view(self.gradient)))
+                self._places[parameter.data_ptr()] = entry.numbers(self.gradient)
         self._slices = self.layout.slices(wanted)
         return self._slices
 
     def backward(self, loss: Tensor, slices: list[slice]) -> None:
         """Writes the gradient into these slices of the flat vector, with zeros where nothing is trained.
 
-        autograd hands over tensors of its own; to copy them is less work than to let it add them to zeros.
+        Compiled kernels write it there themselves. What autograd hands over otherwise is copied, which is less work than to
+        let it add that to zeros.
         """
-        torch.autograd.backward(loss)
         if slices != self._slices:
             for s in slices:
                 self.gradient[s].zero_()
+        with gradients_in(self._places):
+            torch.autograd.backward(loss)
         views, gradients = [], []
         for parameter, view in self._trained:
-            if parameter.grad is None:  # the loss does not depend on it
+            gradient, parameter.grad = parameter.grad, None
+            if gradient is None:  # the loss does not depend on it
                 view.zero_()
-                continue
-            views.append(view)
-            gradients.append(parameter.grad)
-            parameter.grad = None
+            elif gradient.data_ptr() != view.data_ptr():
+                views.append(view)
+                gradients.append(gradient)
         if views:
             torch._foreach_copy_(views, gradients)
 

@@ -22,6 +22,7 @@ from fedloom.nets.kernels.native.again import differentiably
 from fedloom.nets.kernels.native.applies import alike, last, like, maps, plain
 from fedloom.nets.kernels.native.batchnorm import BatchNorm2d, Settings, torch_s
 from fedloom.nets.kernels.native.depthwise import made_sizes, serves, workspace
+from fedloom.nets.kernels.native.gradients import gradient_like
 from fedloom.nets.kernels.native.library import run
 
 FORWARD, BACKWARD = 17 * "p" + 8 * "n" + "ffffn", 22 * "p" + 8 * "n" + "nn"
@@ -170,10 +171,11 @@ def _backward(
     whole: bool,
 ) -> tuple[Tensor, tuple[Tensor | None, ...]]:
     """The gradients of x and of what was given; that of x not `whole`, but as the block before takes it."""
-    point, size = given[5], y.shape[2:]
+    weight, point, size = given[2], given[5], y.shape[2:]
     out = x.shape[1] if point is None else len(point)
-    of_x, of_weight, of_norms = like(x), x.new_empty(x.shape[1], 1, 3, 3), x.new_empty(4, x.shape[1])
-    of_point = None if point is None else torch.empty_like(point)
+    assert weight is not None
+    of_x, of_weight, of_norms = like(x), gradient_like(weight), x.new_empty(4, x.shape[1])
+    of_point = None if point is None else gradient_like(point)
     # some images at a time, the gradient of z is read and then that of x written: with a stride of one, in its place
     of_z = None if point is None else of_x if plan.stride == 1 else like(y)
     tensors = (x, y, *gradients, *given, stats, of_x, of_weight, of_norms, of_z, of_point, shares, _memory(x, size))

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from fedloom.nets.kernels.native.again import differentiably
 from fedloom.nets.kernels.native.applies import alike, last
+from fedloom.nets.kernels.native.gradients import gradient_like
 from fedloom.nets.kernels.native.library import run
 
 Pair = tuple[int, int]
@@ -69,7 +70,7 @@ class _Depthwise(torch.autograd.Function):
             return (*differentiably(function, (x, weight, bias), needed, gradients[0]), None)
         g = last(gradients[0])
         of_x = torch.empty_like(x) if needed[0] else None
-        of_weight = torch.empty_like(weight) if needed[1] else None
+        of_weight = gradient_like(weight) if needed[1] else None
         of_bias = g.sum((0, 2, 3)) if needed[2] else None
         tensors = (x, g, weight, of_x, of_weight, workspace(x.shape[1]))
         run("depthwise_backward", BACKWARD, tensors, *x.shape, *g.shape[2:], stride)

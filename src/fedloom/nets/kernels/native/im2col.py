@@ -14,6 +14,7 @@ from torch import Tensor
 
 from fedloom.nets.kernels.native.applies import maps
 from fedloom.nets.kernels.native.convolution import Geometry, Gradients, Pair, Result
+from fedloom.nets.kernels.native.gradients import gradient_like
 from fedloom.nets.kernels.native.library import Numbers, run
 
 PLACES = 64  # with fewer, a product is over before weights are in its order
@@ -54,7 +55,7 @@ def backward(
 ) -> Gradients:
     _, numbers = shapes(tuple(x.shape), len(weight), (weight.shape[1], weight.shape[2]), geometry)
     of_x = torch.empty_like(x) if needed[0] else None
-    of_weight = torch.empty_like(weight) if needed[1] else None
+    of_weight = gradient_like(weight) if needed[1] else None
     of_bias = x.new_empty(len(weight)) if needed[2] else None
     if needed[0]:
         run("im2col_input", "pppp", (weight, g, of_x), numbers)

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from fedloom.nets.kernels.native.applies import maps
 from fedloom.nets.kernels.native.convolution import Geometry, Gradients, Pair, Result
+from fedloom.nets.kernels.native.gradients import gradient_like
 from fedloom.nets.kernels.native.library import Numbers, run
 from fedloom.nets.kernels.transforms import Sides, frequencies, made_size, periods_of, planned, work
 
@@ -56,7 +57,7 @@ def backward(
     tables = _tables((x.shape[2], x.shape[3]), taps, geometry.padding, x.dtype)
     _, shape, _ = _shapes(tuple(x.shape), out, taps, geometry.padding)
     of_x = torch.empty_like(x) if needed[0] else None
-    of_weight = torch.empty_like(weight) if needed[1] else None
+    of_weight = gradient_like(weight) if needed[1] else None
     of_bias = x.new_empty(out)
     tensors = (kept.seen, weight, g, kept.which, tables, of_x, of_weight, of_bias)
     run("spectral_backward", "ppppppppp", tensors, shape)

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from fedloom.nets.kernels.native.applies import maps
 from fedloom.nets.kernels.native.convolution import Geometry, Gradients, Pair, Result
+from fedloom.nets.kernels.native.gradients import gradient_like
 from fedloom.nets.kernels.native.library import Numbers, run
 
 
@@ -41,6 +42,6 @@ def backward(
     assert not needed[0]
     pooled = kept.which is not None
     _, numbers = shapes(tuple(x.shape), len(weight), (weight.shape[1], weight.shape[2]), geometry.padding, pooled)
-    of_weight, of_bias = torch.empty_like(weight), x.new_empty(len(weight)) if needed[2] else None
+    of_weight, of_bias = gradient_like(weight), x.new_empty(len(weight)) if needed[2] else None
     run("stem_backward", "ppppppn", (x, g, kept.which, of_weight, of_bias), numbers, pooled)
     return Gradients(None, of_weight, of_bias)

@@ -24,6 +24,7 @@ from torch import Tensor
 from fedloom.nets.kernels.native.applies import maps
 from fedloom.nets.kernels.native.compiler import vectors
 from fedloom.nets.kernels.native.convolution import Geometry, Gradients, Pair, Result
+from fedloom.nets.kernels.native.gradients import gradient_like
 from fedloom.nets.kernels.native.library import Numbers, run
 
 TWO, FOUR, WHOLE = range(3)  # as in winograd.cpp
@@ -98,7 +99,7 @@ def backward(
 ) -> Gradients:
     plan = planned(tuple(x.shape), len(weight), geometry.padding, kept.which is not None)
     of_x = torch.empty_like(x) if needed[0] else None
-    of_weight = torch.empty_like(weight) if needed[1] else None
+    of_weight = gradient_like(weight) if needed[1] else None
     of_bias = x.new_empty(len(weight)) if needed[2] else None
     if needed[0]:
         run("winograd_input", "pppppn", (weight, g, kept.which, of_x), plan.shape, plan.input)
