@@ -26,7 +26,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedloom.engine.backends.fork import keep_freed_memory
+from fedloom.engine.backends.memory import keep_freed_memory
 from fedloom.nets.build import build
 from fedloom.nets.kernels.products import Conv2d
 from fedloom.nets.kernels.use import lacks_native, served, use_native

@@ -30,7 +30,8 @@ import numpy as np
 import torch
 from profiles import CASES, measure
 
-from fedloom.engine.backends.fork import ForkBackend, keep_freed_memory
+from fedloom.engine.backends.fork import ForkBackend
+from fedloom.engine.backends.memory import keep_freed_memory
 from fedloom.engine.client.local_batch import TeacherOutputs
 from fedloom.engine.experiment import prepare
 from fedloom.engine.server.aggregation import flaw, is_finite, weighted_sum

@@ -33,7 +33,8 @@ import numpy as np
 import torch
 
 from fedloom.data.transforms.augment import Augmentation
-from fedloom.engine.backends.fork import ForkBackend, keep_freed_memory
+from fedloom.engine.backends.fork import ForkBackend
+from fedloom.engine.backends.memory import keep_freed_memory
 from fedloom.engine.buffers import SharedBuffers
 from fedloom.engine.client.client import Client
 from fedloom.engine.client.context import PartContext

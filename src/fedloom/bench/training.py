@@ -19,7 +19,8 @@ import torch.nn.functional as F
 
 from fedloom.bench.figure import Effort, Figure
 from fedloom.bench.rounds import Timed, random_data, random_images, timed_rounds
-from fedloom.engine.backends.fork import count, keep_freed_memory
+from fedloom.engine.backends.fork import count
+from fedloom.engine.backends.memory import keep_freed_memory
 from fedloom.nets import build
 from fedloom.nets.kernels.use import use_native
 

@@ -22,7 +22,7 @@ from fedloom.deploy.site import private
 from fedloom.deploy.site.config import NodeConfig
 from fedloom.deploy.site.local_data import site_experiment
 from fedloom.deploy.site.private import Refusal
-from fedloom.engine.backends.fork import keep_freed_memory
+from fedloom.engine.backends.memory import keep_freed_memory
 from fedloom.engine.buffers import SharedBuffers
 from fedloom.engine.client.replica import Replica
 from fedloom.engine.tasks import ClientTask

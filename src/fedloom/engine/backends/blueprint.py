@@ -26,7 +26,7 @@ import torch
 from safetensors.torch import load, save
 
 from fedloom.data import Partition
-from fedloom.engine.backends.fork import keep_freed_memory
+from fedloom.engine.backends.memory import keep_freed_memory
 from fedloom.engine.buffers import Bytes, SharedBuffers
 from fedloom.engine.client.replica import Replica
 from fedloom.engine.experiment import Experiment, prepare

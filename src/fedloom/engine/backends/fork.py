@@ -7,7 +7,6 @@ in the shared buffers. A worker that dies is replaced and its task is run again;
 
 from __future__ import annotations
 
-import ctypes
 import json
 import multiprocessing
 import os
@@ -24,12 +23,12 @@ from multiprocessing.process import BaseProcess
 
 import torch
 
+from fedloom.engine.backends.memory import keep_freed_memory
 from fedloom.engine.buffers import SharedBuffers
 from fedloom.engine.client.replica import Replica
 from fedloom.engine.tasks import Assignment, Report, Task
 from fedloom.errors import CodeFailed, FedloomError
 
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # from malloc.h
 TRIES = 3  # a task is given up after it has killed this many workers
 
 
@@ -181,16 +180,6 @@ def forks() -> bool:
     FEDLOOM_START=spawn in the environment starts fresh processes on Linux as well.
     """
     return os.environ.get("FEDLOOM_START", "fork" if sys.platform == "linux" else "spawn") == "fork"
-
-
-def keep_freed_memory() -> None:
-    """Let the C library keep freed memory. Otherwise every step returns pages to the system and faults in new ones."""
-    if sys.platform == "win32":
-        return
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is not None:  # glibc: mmap only above 32 MB (its largest threshold), never trim
-        mallopt(M_MMAP_THRESHOLD, 32 << 20)
-        mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
 
 
 def end_with_main(alive: int) -> None:
