@@ -20,7 +20,7 @@ import fedloom as fl
 pytestmark = pytest.mark.slow  # every case is killed and resumed
 
 TINY = {"clients": 5, "fraction": 0.4, "rounds": 3, "workers": 1, "eval_every": 0, "checkpoint_seconds": 0}
-LONGER = {"clients": 10, "fraction": 0.5, "rounds": 8, "workers": 2}
+LONGER = {"clients": 10, "fraction": 0.5, "rounds": 40, "workers": 2}
 SHARED = Path("/dev/shm")
 
 
@@ -114,7 +114,7 @@ def test_two_processes_never_work_in_one_folder(
     straight: Callable[..., fl.Run], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("fedloom.runs.folder.PATIENCE", 0.3)
-    fields = {**LONGER, "rounds": 20, "method": "scaffold"}
+    fields = {**LONGER, "method": "scaffold"}
     child = Child(lambda: fl.run(fields, out="busy"))
     until(lambda: logged(Path("busy")) >= 1)
     child.signal(signal.SIGSTOP)
