@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import sys
 from contextlib import suppress
+from mmap import PAGESIZE
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD = -1, -2, -3  # from malloc.h
 MADV_HUGEPAGE = 14  # from mman.h
 HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 HEAP, PIECE = 1 << 30, 1 << 20  # bytes: addresses that are reserved, of which memory is only what is used
-PAGE = 4096
+LARGEST = 32 << 20  # bytes, the most that glibc allows: larger pieces come from the system, and return to it
 
 
 def keep_freed_memory() -> None:
@@ -26,9 +27,7 @@ def keep_freed_memory() -> None:
     library = ctypes.CDLL(None)
     if not hasattr(library, "mallopt"):
         return
-    library.mallopt(
-        M_MMAP_THRESHOLD, 32 << 20
-    )  # its largest value: larger pieces come from the system, and return to it
+    library.mallopt(M_MMAP_THRESHOLD, LARGEST)
     library.mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
     if _can_ask_for_huge_pages():
         _ask_for_huge_pages(library)
@@ -55,6 +54,6 @@ def _ask_for_huge_pages(library: Any) -> None:
     library.mallopt(M_TOP_PAD, 128 << 10)  # as by default
     for piece in pieces:
         library.free(piece)
-    first, end = -(-begin // PAGE) * PAGE, library.sbrk(0) // PAGE * PAGE
+    first, end = -(-begin // PAGESIZE) * PAGESIZE, library.sbrk(0) // PAGESIZE * PAGESIZE
     if end > first:
         library.madvise(first, end - first, MADV_HUGEPAGE)  # a refusal changes nothing

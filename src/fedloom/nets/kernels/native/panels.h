@@ -60,7 +60,7 @@ template <typename T, int64_t V, bool TURNED, int64_t R, int64_t K> void multipl
             done += length;
             if (steps.ahead) steps.ahead->fetch();
         }
-        const int64_t down = steps.down, lost = steps.lost;  // read here: what is not known before does not take registers meanwhile
+        const int64_t down = steps.down, lost = steps.lost;  // read after the loop, where they would take registers
         const auto each = [&](auto work) INLINED {
             T* to = c;
             UNROLL for (int64_t r = 0; r < R; ++r, to += down)
