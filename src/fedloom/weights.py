@@ -240,8 +240,12 @@ class Weights:
             if name not in self.layout.entries:  # integer buffers: reset for every client, never shared
                 self._counters.append((buffer, buffer.clone()))
 
-    def load(self, storage: Tensor) -> None:
-        self.storage.copy_(storage)
+    def load(self, storage: Tensor, shared: bool = True) -> None:
+        """`shared`: with the shared tensors, which come from elsewhere otherwise."""
+        layout = self.layout
+        begins = (0, layout.parameters) if shared else (layout.shared, layout.parameters + layout.shared_statistics)
+        for begin, end in zip(begins, (layout.parameters, layout.total), strict=True):
+            self.storage[begin:end].copy_(storage[begin:end])
         for buffer, initial in self._counters:
             buffer.copy_(initial)
 

@@ -15,10 +15,12 @@ def norm(tensor: Tensor, base: Tensor | None = None) -> float:
     if base is None:
         return float(torch.linalg.vector_norm(flat))
     other = base.reshape(-1)
-    pieces = [
-        torch.linalg.vector_norm(flat[begin : begin + CHUNK] - other[begin : begin + CHUNK])
-        for begin in range(0, flat.numel(), CHUNK)
-    ]
+    room = flat.new_empty(min(flat.numel(), CHUNK), dtype=torch.result_type(flat, other))
+    pieces = []
+    for begin in range(0, flat.numel(), CHUNK):
+        piece = flat[begin : begin + CHUNK]
+        difference = torch.sub(piece, other[begin : begin + CHUNK], out=room[: len(piece)])
+        pieces.append(torch.linalg.vector_norm(difference))
     return float(torch.linalg.vector_norm(torch.stack(pieces))) if pieces else 0.0
 
 

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from fedloom.nets.build import build
 from fedloom.nets.kernels.products import use_products
 from fedloom.nets.kernels.use import served, use_native
+from fedloom.nets.layers.residual import Residual
 from fedloom.nets.stages import stage
 
 torch.set_num_threads(1)
@@ -47,8 +48,21 @@ def separables(channels: int, stride: int) -> nn.Module:
     return nn.Sequential(separable(channels, stride), separable(channels + 3, 1), block(channels + 6, 1))
 
 
-LAYERS = (norm, plain_norm, depthwise, block, separable, separables)
+def same_size(channels: int, stride: int) -> nn.Module:
+    """A residual block whose input is added as it is."""
+    main = nn.Sequential(nn.Conv2d(channels, channels, 1, bias=False), nn.BatchNorm2d(channels))
+    return nn.Sequential(Residual(main, channels, channels, 1, nn.BatchNorm2d))
+
+
+def other_size(channels: int, stride: int) -> nn.Module:
+    """A residual block whose input is convolved and normalized, too."""
+    main = nn.Sequential(nn.Conv2d(channels, channels + 3, 1, stride, bias=False), nn.BatchNorm2d(channels + 3))
+    return nn.Sequential(Residual(main, channels, channels + 3, stride, nn.BatchNorm2d))
+
+
+LAYERS = (norm, plain_norm, depthwise, block, separable, separables, same_size, other_size)
 NODES = dict.fromkeys(LAYERS, "_Block") | {norm: "_BatchNorm", plain_norm: "_BatchNorm", depthwise: "_Depthwise"}
+NODES |= {same_size: "_Residual", other_size: "_Residual"}
 
 
 def drawn(make: Callable[[int, int], nn.Module], channels: int, stride: int) -> nn.Module:
@@ -127,7 +141,7 @@ def test_values_and_gradients_are_torch_s(make: Any, shape: Shape, stride: int, 
 @pytest.mark.parametrize(
     ("shape", "stride"), [((10, 32, 32, 32), 1), ((10, 64, 32, 32), 2), ((50, 128, 8, 8), 2), ((50, 1024, 2, 2), 1)]
 )
-@pytest.mark.parametrize("make", [norm, depthwise, block, separable, separables])
+@pytest.mark.parametrize("make", [norm, depthwise, block, separable, separables, same_size, other_size])
 def test_errors_are_no_larger_than_torch_s(make: Any, shape: Shape, stride: int) -> None:
     """Relative root mean square, against float64. Where rounding makes a ReLU pass or not, both err by as much as a pixel."""
     net, x = drawn(make, shape[1], stride), maps(shape, torch.float32)
@@ -278,6 +292,41 @@ def test_a_block_among_others_may_keep_its_statistics(frozen: int) -> None:
     expected, made = passes(copy.deepcopy(net), x), passes(native(net, torch.float64), x)
     for name, value in expected.items():
         torch.testing.assert_close(made[name], value, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("make", [same_size, other_size])
+@pytest.mark.parametrize("hooked", ["0", "0.total", "0.main", "0.main.1", "0.shortcut"])
+def test_a_residual_block_has_the_same_numbers_where_someone_looks(make: Any, hooked: str) -> None:
+    net = drawn(make, 6, 2)
+    ours, x = native(net), maps((4, 6, 6, 6), torch.float32)
+    seen: dict[str, Tensor] = {}
+    for name, module in (("torch", net), ("ours", ours)):
+        module.get_submodule(hooked).register_forward_pre_hook(
+            lambda _, given, name=name: seen.update({name: given[0].clone()})
+        )
+    torch.testing.assert_close(ours(x), net(x), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(seen["ours"], seen["torch"], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("frozen", ["0.main", "0.shortcut"])
+def test_one_side_of_a_residual_block_may_keep_its_statistics(frozen: str) -> None:
+    net = drawn(other_size, 5, 2).double()
+    net.get_submodule(frozen).eval()
+    x = maps((4, 5, 6, 6))
+    expected, made = passes(copy.deepcopy(net), x), passes(native(net, torch.float64), x)
+    for name, value in expected.items():
+        torch.testing.assert_close(made[name], value, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("make", [same_size, other_size])
+def test_a_residual_block_of_which_nothing_but_the_norm_is_trained(make: Any) -> None:
+    net, x = drawn(make, 5, 1), maps((4, 5, 6, 6), torch.float32)
+    for parameter in net[0].main[0].parameters():
+        parameter.requires_grad_(False)
+    ours, wanted = native(net), "0.main.1.weight"
+    (expected,) = torch.autograd.grad(net(x).square().sum(), [net.get_parameter(wanted)])
+    (made,) = torch.autograd.grad(ours(x).square().sum(), [ours.get_parameter(wanted)])
+    torch.testing.assert_close(made, expected, rtol=1e-4, atol=1e-4)
 
 
 def test_maps_that_shrink_to_a_pixel_have_torch_s_answer() -> None:

@@ -35,12 +35,15 @@ class Moments:
         self.second = torch.zeros_like(like) if adaptive else None
         # the numbers of steps by tensor; at first only of those that the method trains, fine-tuning adds others
         self.steps: dict[str, Tensor] = {}
+        self.used = False  # whether any of them may differ from zero
         self._rows = like.shape[:-1]
 
     def reset(self) -> None:
-        self.first.zero_()
-        if self.second is not None:
-            self.second.zero_()
+        if self.used:
+            self.first.zero_()
+            if self.second is not None:
+                self.second.zero_()
+        self.used = False
         self.steps.clear()
 
     def snapshot(self) -> Moments:
@@ -54,7 +57,7 @@ class Moments:
         self.first.copy_(snapshot.first)
         if self.second is not None and snapshot.second is not None:
             self.second.copy_(snapshot.second)
-        self.steps = dict(snapshot.steps)
+        self.used, self.steps = snapshot.used, dict(snapshot.steps)
 
     # numbers of steps
 
@@ -84,6 +87,7 @@ class Moments:
         """Continue from what the client kept; nothing changes if it keeps nothing."""
         first, second = self._of(row)
         trained = self.layout.trained
+        self.used |= MOMENTUM in state or FIRST in state
         if MOMENTUM in state:
             first[:trained].copy_(state[MOMENTUM])
         if FIRST in state and second is not None:

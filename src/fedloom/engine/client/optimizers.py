@@ -86,6 +86,7 @@ class FlatOptimizer:
         self, weights: Weights, moments: Moments, names: Sequence[str], slices: list[slice], rule: Rule
     ) -> None:
         self._weights, self._moments, self._slices, self._rule = weights, moments, slices, rule
+        moments.used |= rule.adaptive or rule.momentum > 0
         self._groups = moments.groups(names) if rule.adaptive else []
         self._steps = [float(group.done) for group in self._groups]
 

@@ -91,7 +91,7 @@ class Replica:
         layout, weights = self.layout, self.weights
         self.round = int(down["round"]) if round is None else round
         self.announce_round(self.net)
-        weights.load(self.initial)
+        weights.load(self.initial, shared=False)
         weights.vector[: layout.shared].copy_(down["w"])
         weights.statistics[: layout.shared_statistics].copy_(down["statistics"])
         for name in self.experiment.program.messages.fixed:

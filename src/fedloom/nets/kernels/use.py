@@ -17,8 +17,10 @@ from torch import nn
 from fedloom.nets.kernels.native.batchnorm import BatchNorm2d
 from fedloom.nets.kernels.native.convolve import serves
 from fedloom.nets.kernels.native.library import native_reason
+from fedloom.nets.kernels.native.residual import Residual
 from fedloom.nets.kernels.native.sequence import Sequential
 from fedloom.nets.kernels.products import Conv2d
+from fedloom.nets.layers import residual
 
 Kernels = Literal["auto", "torch", "portable", "native"]
 
@@ -42,6 +44,8 @@ def use_native(net: nn.Module) -> None:
             module.__class__ = BatchNorm2d
         elif type(module) is nn.Sequential:
             module.__class__ = Sequential
+        elif type(module) is residual.Residual:
+            module.__class__ = Residual
 
 
 def _is_served(module: nn.Module) -> bool:

@@ -6,15 +6,7 @@ namespace {
 template <typename T, bool RELU>
 void forward(const T* x, const T* weight, const T* bias, T* running_mean, T* running_var, T* stats, double* sums, T* y,
              int64_t rows, int64_t channels, double momentum, double eps, bool training) {
-    if (training) {
-        std::memset(sums, 0, 2 * channels * sizeof(double));
-        backwards(rows, channels, [&](int64_t begin, int64_t count) {
-            add_moments(x + begin * channels, count, channels, sums, sums + channels);
-        });
-        finish_moments(sums, sums + channels, rows, channels, momentum, eps, running_mean, running_var, stats);
-    } else {
-        running_moments(running_mean, running_var, channels, eps, stats);
-    }
+    take_statistics(x, running_mean, running_var, stats, sums, rows, channels, momentum, eps, training);
     normalize<T, RELU>(x, y, {stats, stats + channels, weight, bias}, rows, channels);
 }
 

@@ -99,6 +99,18 @@ void running_moments(const T* running_mean, const T* running_var, int64_t channe
     }
 }
 
+// Statistics of a map by which it is normalized: its own in training. `sums`: room for 2 * channels.
+template <typename T>
+void take_statistics(const T* x, T* running_mean, T* running_var, T* stats, double* sums, int64_t rows, int64_t channels, double momentum,
+                     double eps, bool training) {
+    if (!training) return running_moments(running_mean, running_var, channels, eps, stats);
+    std::memset(sums, 0, 2 * channels * sizeof(double));
+    backwards(rows, channels, [&](int64_t begin, int64_t count) {
+        add_moments(x + begin * channels, count, channels, sums, sums + channels);
+    });
+    finish_moments(sums, sums + channels, rows, channels, momentum, eps, running_mean, running_var, stats);
+}
+
 // `to`: InRows, or another place for rows.
 template <typename T, bool RELU, typename To>
 void normalize(const T* x, To to, const Norm<T>& norm, int64_t rows, int64_t channels) {

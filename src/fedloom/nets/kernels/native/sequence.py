@@ -25,12 +25,16 @@ from fedloom.nets.kernels.native.pool import halves, pool_relu, pools
 
 class Sequential(nn.Sequential):
     def forward(self, input: Any) -> Any:
-        modules = list(_flat(self))
-        at = 0
-        while at < len(modules):
-            input, count = _first(modules, at, input)
-            at += count
-        return input
+        return through(list(flat(self)), input)
+
+
+def through(modules: list[nn.Module], x: Any) -> Any:
+    """What these modules, one behind the other, make of x."""
+    at = 0
+    while at < len(modules):
+        x, count = _first(modules, at, x)
+        at += count
+    return x
 
 
 def _first(modules: list[nn.Module], at: int, x: Any) -> tuple[Any, int]:
@@ -45,19 +49,19 @@ def _first(modules: list[nn.Module], at: int, x: Any) -> tuple[Any, int]:
         return module.normalize(x, relu=True), 2
     if halves(module) and _rectified(modules, at) and pools(x):
         return pool_relu(x), 2
-    if isinstance(module, nn.Conv2d) and not _hooked(module) and at + 2 < len(modules) and halves(modules[at + 1]):
+    if isinstance(module, nn.Conv2d) and not hooked(module) and at + 2 < len(modules) and halves(modules[at + 1]):
         made = convolve_pooled(x, module) if _rectified(modules, at + 1) else None
         if made is not None:
             return made, 3
     return module(x), 1
 
 
-def _flat(sequence: nn.Sequential) -> Iterator[nn.Module]:
+def flat(sequence: nn.Sequential) -> Iterator[nn.Module]:
     """Its modules, and in their place those of sequences among them."""
     for module in sequence._modules.values():
         assert module is not None
-        if type(module) is Sequential and not _hooked(module):
-            yield from _flat(module)
+        if type(module) is Sequential and not hooked(module):
+            yield from flat(module)
         else:
             yield module
 
@@ -66,24 +70,24 @@ def _rectified(modules: list[nn.Module], at: int) -> bool:
     """Whether a ReLU follows, and nobody looks in between."""
     if at + 1 >= len(modules) or type(modules[at + 1]) is not nn.ReLU:
         return False
-    return not _hooked(modules[at]) and not _hooked(modules[at + 1])
+    return not hooked(modules[at]) and not hooked(modules[at + 1])
 
 
 def _blocks(modules: list[nn.Module], at: int) -> Iterator[Block]:
     """The blocks from here on, one behind the other."""
     while at + 4 < len(modules) and _rectified(modules, at):
         before, _, conv, after, _ = modules[at : at + 5]
-        if not fits(before, conv, after) or _hooked(conv) or not _rectified(modules, at + 3):
+        if not fits(before, conv, after) or hooked(conv) or not _rectified(modules, at + 3):
             return
         point = modules[at + 5] if at + 5 < len(modules) else None
-        point = None if point is None or not follows(point) or _hooked(point) else point
+        point = None if point is None or not follows(point) or hooked(point) else point
         yield Block(before, conv, after, point)  # type: ignore[arg-type]
         if point is None:
             return
         at += 6
 
 
-def _hooked(module: nn.Module) -> bool:
+def hooked(module: nn.Module) -> bool:
     return bool(
         module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks
     )
