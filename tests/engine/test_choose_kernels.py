@@ -18,6 +18,10 @@ from fedloom.nets.kernels.native import library
 from fedloom.recipe import recipe
 from fedloom.runs.run import resume, start
 
+pytestmark = pytest.mark.skipif(
+    library.native_reason() is not None, reason=f"no compiled kernels on this machine: {library.native_reason()}"
+)
+
 NET = """
 from torch import nn
 

@@ -11,11 +11,13 @@ import torch
 from torch import Tensor, nn
 
 from fedloom.nets.build import build
+from fedloom.nets.kernels.native.library import native_reason
 from fedloom.nets.kernels.products import use_products
 from fedloom.nets.kernels.use import served, use_native
 from fedloom.nets.layers.residual import Residual
 from fedloom.nets.stages import stage
 
+pytestmark = pytest.mark.skipif(native_reason() is not None, reason="no compiled kernels on this machine")
 torch.set_num_threads(1)
 LAST = torch.channels_last
 Shape = tuple[int, int, int, int]

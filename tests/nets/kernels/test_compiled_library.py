@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedloom.nets.kernels.native import library
+from fedloom.nets.kernels.native import compiler, library
 from fedloom.nets.kernels.native.compiler import Unavailable, find_compiler
 from fedloom.nets.kernels.native.library import load
 
@@ -94,6 +94,21 @@ def test_a_cache_that_cannot_be_written_is_a_reason(sources: Path, monkeypatch: 
         load(sources)
 
 
+def test_a_processor_without_avx2_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(library, "_loaded", None)
+    monkeypatch.setattr(library, "_reason", None)
+    monkeypatch.setattr(compiler.platform, "machine", lambda: "x86_64")
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "DEFAULT")
+    assert "PyTorch does not use AVX2 here" in str(library.native_reason())
+
+
+def test_processors_of_other_kinds_are_served(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiler.platform, "machine", lambda: "aarch64")
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "DEFAULT")
+    assert compiler.unsuited() is None
+
+
+@pytest.mark.skipif(library.native_reason() is not None, reason="no compiled kernels on this machine")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_every_kernel_that_python_calls_is_in_the_library(dtype: torch.dtype) -> None:
     for name in ("batchnorm_forward", "batchnorm_backward", "depthwise_forward", "block_backward"):

@@ -1,7 +1,8 @@
 """The system's C++ compiler, and how it is called.
 
-Vector instructions are those that torch itself uses on this processor (AVX-512, AVX2 with FMA, or the baseline), so
-machines of one kind have the same library and the same bits. There are no options that let the compiler reorder sums.
+Vector instructions are those that torch itself uses on this processor (AVX-512, AVX2 with FMA; elsewhere than on x86 the
+baseline), so machines of one kind have the same library and the same bits. There are no options that let the compiler reorder
+sums.
 """
 
 from __future__ import annotations
@@ -78,7 +79,15 @@ def find_compiler() -> Compiler:
 
 
 def vectors() -> str:
-    """AVX512, AVX2 or DEFAULT on x86: the instructions that torch chose, which ATEN_CPU_CAPABILITY may limit."""
+    """AVX512, AVX2 or OLDER on x86: the instructions that torch chose, which ATEN_CPU_CAPABILITY may limit. Else OTHER."""
     if platform.machine().lower() not in ("x86_64", "amd64"):
-        return "DEFAULT"
-    return torch.backends.cpu.get_cpu_capability()
+        return "OTHER"
+    capability = torch.backends.cpu.get_cpu_capability()
+    return capability if capability in VECTORS else "OLDER"
+
+
+def unsuited() -> str | None:
+    """Why kernels are not compiled for this processor, as one clause; None if they are."""
+    if vectors() == "OLDER":
+        return "PyTorch does not use AVX2 here, and without it compiled kernels are less exact than PyTorch's own"
+    return None

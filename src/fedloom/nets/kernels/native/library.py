@@ -27,7 +27,7 @@ from torch import Tensor
 
 from fedloom.io.files import write
 from fedloom.io.locks import lock
-from fedloom.nets.kernels.native.compiler import Compiler, Unavailable, find_compiler, vectors
+from fedloom.nets.kernels.native.compiler import Compiler, Unavailable, find_compiler, unsuited, vectors
 
 HERE = Path(__file__).parent
 TYPES = {"p": ctypes.c_void_p, "n": ctypes.c_int64, "f": ctypes.c_double}
@@ -43,6 +43,8 @@ def native_reason() -> str | None:
     """Builds and loads the library, at first use; None if it is ready, else why it is not."""
     global _loaded, _reason
     with _lock:
+        if _loaded is None and _reason is None:
+            _reason = unsuited()
         if _loaded is None and _reason is None:
             try:
                 _loaded = load()
