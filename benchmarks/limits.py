@@ -23,6 +23,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import cache
 from pathlib import Path
 from statistics import median
 
@@ -43,6 +44,8 @@ from fedloom.recipe import recipe
 from fedloom.runs.folder import create
 from fedloom.runs.run import federation
 
+as_worker = cache(keep_freed_memory)  # for measurements of a worker's work in this process; not for those of memory
+
 
 def aggregation() -> None:
     torch.set_num_threads(1)
@@ -59,12 +62,14 @@ def aggregation() -> None:
 
 
 def augment() -> None:
+    as_worker()
     for name in ("lenet", "mobilenet"):
-        shares = measure(CASES[name], 8, 2).shares
+        shares = measure(CASES[name], 8, 2, "native").shares
         say("augment", f"{name}: crop+flip {100 * shares['augment']:.2f} % of a round; goal 3 %")
 
 
 def evaluation() -> None:
+    as_worker()
     for model in ("lenet", "mobilenet"):
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
@@ -88,6 +93,7 @@ def evaluation() -> None:
 
 
 def teachers(epochs: int = 5) -> None:
+    as_worker()
     methods = ("fedavg", "fd", "kd", "fd + kd", "moon", "fd + kd + moon")
     feds: dict[str, Federation] = {}
     counts: dict[str, float] = {}
@@ -244,7 +250,6 @@ LIMITS = {f.__name__: f for f in (spill, aggregation, augment, evaluation, teach
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", nargs="*", default="all", choices=["all", *LIMITS], metavar="WHAT")
-    keep_freed_memory()
     what = parser.parse_args().what
     for name in LIMITS if "all" in what else what:
         LIMITS[name]()

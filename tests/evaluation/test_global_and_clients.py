@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -183,3 +184,24 @@ def test_a_client_without_test_images_has_no_accuracy() -> None:
         assert known == [len(index) > 0 for index in own_tests(run)]
         assert not all(known)
     assert run.summary["client_accuracy"]["clients"] == sum(len(index) > 0 for index in own_tests(run))
+
+
+def test_many_clients_are_evaluated_in_little_memory() -> None:
+    """A column of numbers for all, and not an object for each, which would take 250 bytes."""
+    x, y = np.zeros((20_000, 1, 1, 1), np.uint8), np.arange(20_000) % 10
+    np.savez("many.npz", train_x=x, train_y=y, test_x=x[:1000], test_y=y[:1000])
+    fields = {"data": "many.npz", "split": "iid", "clients": 20_000, "fraction": 0.001, "rounds": 1, "eval_every": 0}
+    run = fl.run(fields, model="linear", workers=1)
+    folder = RunFolder(run.path)
+    with federation(folder.experiment(), folder) as fed:
+        restore_finished(fed, folder)
+        evaluate_global(fed)
+        tracemalloc.start()
+        try:
+            columns = evaluate_clients(fed)
+            held = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+    assert columns["accuracy"] == run.clients[-1]["accuracy"]
+    assert columns["accuracy"].count(None) == 19_000  # no test samples
+    assert held < 100 * 20_000

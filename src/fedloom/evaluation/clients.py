@@ -23,6 +23,8 @@ from fedloom.evaluation.metrics import find_metric
 from fedloom.evaluation.metrics.accuracy import Accuracy
 from fedloom.evaluation.tasks.evaluate import PREFIX, EvaluateClient
 
+Columns = dict[str, list[float | None]]  # by metric, a number for each client
+
 
 def evaluate_clients(federation: Federation, fresh: bool = True) -> dict[str, Any]:
     """One column per metric, under the global model, and under the clients' own where they have one.
@@ -37,12 +39,12 @@ def evaluate_clients(federation: Federation, fresh: bool = True) -> dict[str, An
     else:
         known = fresh and federation.tested is not None
         reports = (federation.tested or []) if known else client_reports(federation, personal=False)
-        each, tested = [values_of(report) for report in reports], _tested(reports)
+        each, tested = _columns([values_of(report) for report in reports], metrics), _tested(reports)
     columns: dict[str, Any] = {"tested": tested} if federation.experiment.recipe.needs_scores else {}
-    columns |= {metric: [values.get(metric) for values in each] for metric in metrics}
+    columns |= each
     if has_personal_models(federation):
         own = [values_of(report) for report in client_reports(federation, personal=True)]
-        columns |= {f"personal_{metric}": [values.get(metric) for values in own] for metric in metrics}
+        columns |= {f"personal_{metric}": column for metric, column in _columns(own, metrics).items()}
     return columns
 
 
@@ -94,23 +96,27 @@ def _same_as_pooled(federation: Federation) -> bool:
     return central and experiment.recipe.bn == "running" and stage.one_view_per_sample
 
 
-def _from_pooled(federation: Federation) -> tuple[list[Values], list[int | None]]:
+def _from_pooled(federation: Federation) -> tuple[Columns, list[int | None]]:
     """From the hits and scores of the pooled test set."""
     experiment, buffers = federation.experiment, federation.buffers
     metrics, partition = experiment.recipe.metrics, experiment.data.at(federation.state.round).partition
     begin, end = partition.test_offsets[:-1], partition.test_offsets[1:]
     place = np.searchsorted(experiment.data.tested, partition.test_index)  # in the pooled test set
-    if not experiment.recipe.needs_scores:
+    tested = (end - begin).tolist()
+    if not experiment.recipe.needs_scores:  # a column at once: a dictionary for each of many clients takes megabytes
         correct = np.concatenate(([0], np.cumsum(buffers.hits_of["test"].numpy()[place])))
-        counts = zip((correct[end] - correct[begin]).tolist(), (end - begin).tolist(), strict=True)
-        reports = [{"correct": right, "total": total} for right, total in counts]
-        return [values_of(report) for report in reports], (end - begin).tolist()
+        counts = zip((correct[end] - correct[begin]).tolist(), tested, strict=True)
+        return {"accuracy": [Accuracy.of_counts(right, total) if total else None for right, total in counts]}, tested
     each = []
     for first, last in zip(begin.tolist(), end.tolist(), strict=True):
         own = place[first:last]
         hits, scores = buffers.hits_of["test"][own], buffers.scores_of["test"][own]
         each.append(measure(metrics, hits, scores, experiment.data.dataset.test_y[partition.test_index[first:last]]))
-    return each, (end - begin).tolist()
+    return _columns(each, metrics), tested
+
+
+def _columns(each: Sequence[Values], metrics: Sequence[str]) -> Columns:
+    return {metric: [values.get(metric) for values in each] for metric in metrics}
 
 
 def _tested(reports: Sequence[Report | None]) -> list[int | None]:
