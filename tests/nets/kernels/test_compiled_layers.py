@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from fedloom.nets.build import build
+from fedloom.nets.kernels.native import applies
 from fedloom.nets.kernels.native.library import native_reason
 from fedloom.nets.kernels.products import use_products
 from fedloom.nets.kernels.use import served, use_native
@@ -329,6 +330,20 @@ def test_a_residual_block_of_which_nothing_but_the_norm_is_trained(make: Any) ->
     (expected,) = torch.autograd.grad(net(x).square().sum(), [net.get_parameter(wanted)])
     (made,) = torch.autograd.grad(ours(x).square().sum(), [ours.get_parameter(wanted)])
     torch.testing.assert_close(made, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("shape", [(2, 3, 4, 5), (7, 65, 33, 31), (50, 1024, 1, 1), (40_000, 1, 2, 3)])
+def test_room_for_maps_begins_at_a_cache_line_and_is_nobody_else_s(shape: Shape, dtype: torch.dtype) -> None:
+    batch, channels, high, wide = shape
+    x = torch.empty(batch, 1, 1, 1, dtype=dtype)
+    made = [applies.maps(x, channels, (high, wide)), applies.like(torch.empty(shape, dtype=dtype))]
+    for number, room in enumerate(made):
+        assert (room.shape, room.dtype, room.data_ptr() % 64) == (shape, dtype, 0)
+        assert room.is_contiguous(memory_format=LAST)
+        assert not room._is_view()
+        room.fill_(number)
+    assert [float(room.mean()) for room in made] == [0, 1]
 
 
 def test_maps_that_shrink_to_a_pixel_have_torch_s_answer() -> None:

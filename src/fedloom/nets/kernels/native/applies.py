@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+
+import numpy as np
 import torch
 from torch import Tensor
 
 from fedloom.nets.kernels.native.library import SUFFIX
-from fedloom.nets.kernels.transforms import is_wrapped  # type: ignore[attr-defined]
+from fedloom.nets.kernels.transforms import DTYPES, is_wrapped  # type: ignore[attr-defined]
 
 LAST = torch.channels_last
+LARGE = 1 << 15  # numbers; smaller pieces fit anywhere
+LINE = 64  # bytes of a cache line, and of a vector
 
 
 def plain(x: Tensor) -> bool:
@@ -33,12 +39,23 @@ def last(x: Tensor) -> Tensor:
 
 
 def like(x: Tensor) -> Tensor:
-    return torch.empty_like(x, memory_format=LAST)
+    return maps(x, x.shape[1], x.shape[2:])
 
 
-def maps(x: Tensor, channels: int, size: tuple[int, int]) -> Tensor:
-    """Room for maps made of x; no view of other memory, so that what follows may work in place."""
-    return torch.empty((len(x), channels, *size), dtype=x.dtype, memory_format=LAST)
+def maps(x: Tensor, channels: int, size: Sequence[int]) -> Tensor:
+    """Room for maps made of x; no view of other memory, so that what follows may work in place.
+
+    torch asks the C library for aligned memory. Of glibc before 2.38 that needs a larger hole than the one that the same maps
+    left a step ago, so memory grew from round to round. Large maps ask for plain memory, and begin at a cache line in it.
+    """
+    shape = (len(x), channels, *size)
+    count = math.prod(shape)
+    if count < LARGE:
+        return torch.empty(shape, dtype=x.dtype, memory_format=LAST)
+    room = np.empty(count + LINE // x.itemsize, DTYPES[x.dtype])
+    begin = -(room.ctypes.data // x.itemsize) % (LINE // x.itemsize)
+    stored = room[begin : begin + count].reshape(shape[0], *shape[2:], channels)
+    return torch.from_numpy(stored.transpose(0, 3, 1, 2))
 
 
 def alike(x: Tensor, *others: Tensor | None) -> bool:
