@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedloom.nets.kernels.native.again import differentiably
-from fedloom.nets.kernels.native.applies import alike, last
+from fedloom.nets.kernels.native.applies import alike, last, like, maps
 from fedloom.nets.kernels.native.gradients import gradient_like
 from fedloom.nets.kernels.native.library import run
 
@@ -52,7 +52,7 @@ class _Depthwise(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, stride: int) -> Tensor:
         channels = x.shape[1]
         made = made_sizes(x.shape[2:], stride)
-        y = torch.empty((len(x), channels, *made), dtype=x.dtype, memory_format=torch.channels_last)
+        y = maps(x, channels, made)
         run("depthwise_forward", FORWARD, (x, weight, bias, y, workspace(channels)), *x.shape, *made, stride)
         ctx.save_for_backward(x, weight, bias)
         ctx.stride = stride
@@ -69,7 +69,7 @@ class _Depthwise(torch.autograd.Function):
 
             return (*differentiably(function, (x, weight, bias), needed, gradients[0]), None)
         g = last(gradients[0])
-        of_x = torch.empty_like(x) if needed[0] else None
+        of_x = like(x) if needed[0] else None
         of_weight = gradient_like(weight) if needed[1] else None
         of_bias = g.sum((0, 2, 3)) if needed[2] else None
         tensors = (x, g, weight, of_x, of_weight, workspace(x.shape[1]))

@@ -83,8 +83,8 @@ void backward(const Side<T>& one, const Side<T>& other, const T* y, const T* g, 
     (const T* x, const T* weight, const T* bias, T* mean, T* var, const T* other, const T* weight2, const T* bias2, T* mean2, T* var2,      \
      T* stats, T* stats2, double* sums, T* y, int64_t rows, int64_t channels, double momentum, double eps, int64_t training,                \
      double momentum2, double eps2, int64_t training2) {                                                                                    \
-        take_statistics(x, mean, var, stats, sums, rows, channels, momentum, eps, training);                                                   \
-        if (stats2) take_statistics(other, mean2, var2, stats2, sums, rows, channels, momentum2, eps2, training2);                             \
+        take_statistics(x, mean, var, stats, sums, rows, channels, momentum, eps, training);                                                \
+        if (stats2) take_statistics(other, mean2, var2, stats2, sums, rows, channels, momentum2, eps2, training2);                          \
         (stats2 ? add_sides<T, true> : add_sides<T, false>)({x, {stats, stats + channels, weight, bias}},                                   \
                                                             {other, {stats2, stats2 + channels, weight2, bias2}}, y, rows, channels);       \
     }                                                                                                                                       \
